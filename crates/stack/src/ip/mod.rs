@@ -133,6 +133,7 @@ impl Stack {
     pub fn set_stacks(&mut self, number: usize, stacks: usize) {
         (self.share.number, self.share.stacks) = (number, stacks.max(1));
         self.out.stacks = self.share.stacks;
+        self.fragments.stacks = self.share.stacks;
         self.listen_as_told();
     }
 

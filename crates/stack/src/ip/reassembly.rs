@@ -16,11 +16,14 @@ use crate::{Address, InterfaceId, Timestamp};
 /// the better defence, for identifications of 16 bits come round again. IPv6: RFC 8200, 4.5.
 const TIMEOUT_V4: Duration = Duration::from_secs(30);
 const TIMEOUT_V6: Duration = Duration::from_secs(60);
-/// Datagrams in the making, in all and from one source.
+/// Datagrams in the making, of all stacks together and from one source.
 const DATAGRAMS: usize = 256;
 const DATAGRAMS_EACH: usize = 16;
-/// Frames that wait in all, as Linux's 4 MiB of `ipfrag_high_thresh`, and never more than a quarter of what there is.
+/// Frames that wait on all stacks together, as Linux's 4 MiB of `ipfrag_high_thresh`, and never more than a quarter of what there
+/// is.
 const FRAMES: usize = (4 << 20) / FRAME_SIZE;
+/// The part of a stack's share that one source may hold; or one datagram, where that is more.
+const FRAMES_EACH: usize = 4;
 /// Fragments of one datagram: 64 KiB at an MTU of 576 are 119.
 const FRAGMENTS: usize = 128;
 
@@ -75,6 +78,8 @@ struct Datagram {
     /// Where the last one ends, when it has come.
     length: Option<usize>,
     bytes: usize,
+    /// What the pieces hold.
+    frames: usize,
     /// Congestion was marked on one of them (RFC 3168, 5.3).
     ecn: u8,
     /// One of them was sent to more than one host: then no error may be about it (RFC 1122, 3.2.2; RFC 4443, 2.4 (e)).
@@ -104,12 +109,20 @@ enum Refusal {
 }
 
 /// Datagrams that are not whole yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Reassembly {
     /// Sorted, so that the order in which they are given up depends on nothing else.
     datagrams: BTreeMap<Key, Datagram>,
     /// Frames that their pieces hold.
     frames: usize,
+    /// How many stacks the limits are for.
+    pub(crate) stacks: usize,
+}
+
+impl Default for Reassembly {
+    fn default() -> Self {
+        Self { datagrams: BTreeMap::new(), frames: 0, stacks: 1 }
+    }
 }
 
 impl Reassembly {
@@ -148,6 +161,7 @@ impl Reassembly {
             pieces: Vec::new(),
             length: None,
             bytes: 0,
+            frames: 0,
             ecn,
             group,
             poisoned: false,
@@ -167,7 +181,7 @@ impl Reassembly {
             return None;
         }
         let datagram = self.datagrams.remove(&key)?;
-        self.frames -= datagram.frames();
+        self.frames -= datagram.frames;
         let Datagram { ecn, group, .. } = datagram;
         let Some((packet, start)) = datagram.join(pool) else {
             counters.no_memory += 1;
@@ -207,6 +221,7 @@ impl Reassembly {
             pieces: Vec::new(),
             length: Some(length),
             bytes: length,
+            frames: packet.frames(),
             ecn,
             group,
             poisoned: false,
@@ -237,7 +252,7 @@ impl Reassembly {
         let mut first = Vec::new();
         let late = |key: &Key, datagram: &mut Datagram| now.since(datagram.since) >= key.timeout();
         for (_, datagram) in self.datagrams.extract_if(.., late) {
-            self.frames -= datagram.frames();
+            self.frames -= datagram.frames;
             counters.fragments_dropped += u64::from(!datagram.poisoned);
             for piece in datagram.pieces {
                 if piece.offset == 0 && !datagram.group {
@@ -264,16 +279,22 @@ impl Reassembly {
         counters: &mut Counters,
         pool: &mut Pool,
     ) -> bool {
-        let budget = FRAMES.min(pool.arena().frames() / 4);
+        let budget = FRAMES.min(pool.arena().frames() / 4) / self.stacks;
+        let datagrams = (DATAGRAMS / self.stacks).max(DATAGRAMS_EACH);
+        let same = |k: &Key| k.source == key.source;
         if !self.datagrams.contains_key(key) {
             for (_, packet) in self.expire(now, counters, pool) {
                 pool.give_packet(packet);
             }
-            let same = |k: &Key| k.source == key.source;
             if self.datagrams.keys().filter(|k| same(k)).count() >= DATAGRAMS_EACH {
                 self.push_out(same, counters, pool);
-            } else if self.datagrams.len() >= DATAGRAMS {
+            } else if self.datagrams.len() >= datagrams {
                 self.push_out(|_| true, counters, pool);
+            }
+        }
+        while self.frames_of(key.source) + frames > (budget / FRAMES_EACH).max(FRAGMENTS) {
+            if !self.push_out(|k| same(k) && k != key, counters, pool) {
+                return false;
             }
         }
         while self.frames + frames > budget {
@@ -282,6 +303,13 @@ impl Reassembly {
             }
         }
         true
+    }
+
+    /// Frames that the pieces of one source hold.
+    fn frames_of(&self, source: Address) -> usize {
+        let first = Key { source, destination: Address::default(), protocol: None, identification: 0 };
+        let theirs = self.datagrams.range(first..).take_while(|(key, _)| key.source == source);
+        theirs.map(|(_, datagram)| datagram.frames).sum()
     }
 
     /// Gives up the oldest of the datagrams that `which` holds for.
@@ -334,24 +362,19 @@ impl Datagram {
             return Err((piece.packet, Refusal::Duplicate));
         }
         self.bytes += piece.length;
+        self.frames += piece.packet.frames();
         self.pieces.insert(at, piece);
         Ok(())
-    }
-
-    /// Frames that the pieces hold.
-    fn frames(&self) -> usize {
-        self.pieces.iter().map(|piece| piece.packet.frames()).sum()
     }
 
     /// Gives the pieces back, and says how many frames that were.
     fn poison(&mut self, pool: &mut Pool) -> usize {
         self.poisoned = true;
         self.length = None;
-        let frames = self.frames();
         for piece in self.pieces.drain(..) {
             pool.give_packet(piece.packet);
         }
-        frames
+        std::mem::take(&mut self.frames)
     }
 
     /// One packet of all pieces, and where its payload begins. They are copied: a packet has room for 34 frames, and

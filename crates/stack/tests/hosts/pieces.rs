@@ -214,3 +214,41 @@ fn what_ends_where_no_datagram_does_is_not_cut() {
     router.take(now, PORT);
     router.assert_nothing_leaked();
 }
+
+#[test]
+fn pieces_of_one_of_several_stacks_hold_its_share_of_memory() {
+    let mut node = Node::with_frames(1, 1000).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    node.host.stack.set_stacks(0, 4);
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let held = |node: &Node| 1000 - (node.pool.free() + node.pool.arena().unused());
+    let before = held(&node);
+    for source in 0..200u8 {
+        for id in 0..4 {
+            node.put(now, PORT, &fragment([10, 0, 5, source], id, 0, true, 1480));
+        }
+    }
+    let pieces = held(&node) - before;
+    assert!((30..=1000 / 4 / 4).contains(&pieces), "{pieces}");
+}
+
+#[test]
+fn one_source_holds_a_quarter_of_what_pieces_may_hold() {
+    let mut node = Node::with_frames(1, 4000).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let server = node.host.stack.udp_bind(None, 9).unwrap();
+    let held = |node: &Node| 4000 - (node.pool.free() + node.pool.arena().unused());
+    let before = held(&node);
+    node.put(now, PORT, &fragment([10, 0, 0, 2], 1, 0, true, 16));
+    // Each less than what one datagram may have.
+    for id in 0..16 {
+        for number in 0..100 {
+            node.put(now, PORT, &fragment([10, 0, 0, 66], id, number * 16, true, 16));
+        }
+    }
+    let pieces = held(&node) - before;
+    assert!((200..=251).contains(&pieces), "{pieces}");
+    node.put(now, PORT, &fragment([10, 0, 0, 2], 1, 16, false, 8));
+    assert!(read(&mut node, server).is_some(), "another one's is still there");
+}
