@@ -26,8 +26,10 @@ const WAITING_SHARE: usize = 4;
 /// How long a line is looked at before it is dropped the next time: a neighbour that has not answered in seconds is known to be absent
 /// (RFC 4861, 10: three questions, a second each), unless nobody has asked for it, because too many were asked for at once.
 const WAIT: Duration = Duration::from_secs(5);
-/// Neighbours that the control is told of at once.
+/// Neighbours that the control is asked for at once, and as many that are told to be used. Of those beyond, which a scan of a link
+/// may bring (RFC 6583), some wait until it may be asked again.
 const TOLD: usize = 1024;
+const LATER: usize = 4096;
 /// How long nobody tells it of the same again, if no snapshot says what became of it: it may not have heard. That neighbours are not
 /// asked for more than once a second (RFC 1122, 2.3.2.1) is seen to by the control.
 const TELL_AGAIN: Duration = Duration::from_millis(100);
@@ -122,6 +124,8 @@ fn pour(from: &mut Batch, to: &mut Batch) {
     }
 }
 
+type Key = (InterfaceId, Address);
+
 /// Packets that wait for one neighbour.
 #[derive(Debug, Default)]
 struct Line {
@@ -148,8 +152,12 @@ pub(crate) struct Outbox {
     /// When lines are looked at next, while there are any.
     look_at: Option<Timestamp>,
     pub(crate) requests: Vec<Request>,
-    /// Neighbours that the control has been told of, until the next snapshot or for a time.
-    told: HashSet<(InterfaceId, Address)>,
+    /// Neighbours that the control has been asked for, or will be, until the next snapshot or for a time.
+    asked: HashSet<Key>,
+    /// Of them, those that it has not been asked for yet, the first to come first.
+    later: VecDeque<Key>,
+    /// Neighbours that it knows to be used, until the next snapshot or for a time.
+    used: HashSet<Key>,
     /// When it may be told of them again.
     tell_again: Option<Timestamp>,
     pub(crate) path_mtus: PathMtus,
@@ -177,7 +185,9 @@ impl Outbox {
             stacks: 1,
             look_at: None,
             requests: Vec::new(),
-            told: HashSet::new(),
+            asked: HashSet::new(),
+            later: VecDeque::new(),
+            used: HashSet::new(),
             tell_again: None,
             path_mtus: PathMtus::default(),
             servers: Servers::default(),
@@ -244,9 +254,11 @@ impl Outbox {
         let reach = self.snapshot.reach(path);
         let Path { interface, next_hop: address } = path;
         match reach {
-            Reach::Unresolved => self.tell((interface, address), Request::Resolve { interface, address }),
+            Reach::Unresolved => self.ask((interface, address)),
             Reach::Ready { stale: true, .. } => {
-                self.tell((interface, address), Request::Used { interface, address })
+                if self.used.len() < TOLD && self.used.insert((interface, address)) {
+                    self.requests.push(Request::Used { interface, address });
+                }
             }
             Reach::Ready { .. } | Reach::Absent => {}
         }
@@ -401,7 +413,8 @@ impl Outbox {
 
     fn renew(&mut self, snapshot: Arc<Snapshot>, pool: &mut Pool) {
         self.snapshot = snapshot;
-        self.told.clear();
+        self.used.clear();
+        self.ask_again();
         self.direct = [None; DIRECT];
         self.ways.clear();
         let waiting: Vec<_> = self.waiting.keys().copied().collect();
@@ -431,17 +444,35 @@ impl Outbox {
     /// Lets the control be told again of what it may not have heard.
     #[inline]
     pub(crate) fn forget_told(&mut self, now: Timestamp) {
-        if self.told.is_empty() {
+        if self.asked.is_empty() && self.used.is_empty() {
             self.tell_again = None;
         } else if now >= *self.tell_again.get_or_insert(now + TELL_AGAIN) {
-            self.told.clear();
+            self.used.clear();
             self.tell_again = None;
+            self.ask_again();
         }
     }
 
-    fn tell(&mut self, key: (InterfaceId, Address), request: Request) {
-        if self.told.len() < TOLD && self.told.insert(key) {
-            self.requests.push(request);
+    fn ask(&mut self, key: Key) {
+        if self.asked.len() >= TOLD + LATER || !self.asked.insert(key) {
+            return;
+        }
+        if self.asked.len() - self.later.len() > TOLD {
+            self.later.push_back(key);
+        } else {
+            self.requests.push(Request::Resolve { interface: key.0, address: key.1 });
+        }
+    }
+
+    /// Asks for those that had to wait, and then for any.
+    #[cold]
+    fn ask_again(&mut self) {
+        self.asked.clear();
+        for (interface, next_hop) in std::mem::take(&mut self.later) {
+            // It may have been found, or not, for another stack.
+            if matches!(self.snapshot.reach(Path { interface, next_hop }), Reach::Unresolved) {
+                self.ask((interface, next_hop));
+            }
         }
     }
 
@@ -476,9 +507,11 @@ impl Outbox {
         line.packets.push_back(packet);
     }
 
-    /// When [`Outbox::look_at_lines`] has something to do.
+    /// When [`Outbox::look_at_lines`] has something to do, or [`Outbox::forget_told`] has something to ask.
     pub(crate) fn next_deadline(&self) -> Option<Timestamp> {
-        if self.waiting.is_empty() { None } else { Some(self.look_at.unwrap_or(Timestamp::ZERO)) }
+        let due = |any: bool, at: Option<Timestamp>| any.then(|| at.unwrap_or(Timestamp::ZERO));
+        let lines = due(!self.waiting.is_empty(), self.look_at);
+        lines.into_iter().chain(due(!self.later.is_empty(), self.tell_again)).min()
     }
 
     /// Drops lines that were there the last time.

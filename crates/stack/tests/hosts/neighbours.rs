@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
 use bywash_frame::Packet;
-use bywash_stack::{AddressState, ControlError, NeighbourState, Timestamp};
+use bywash_stack::{AddressState, ControlError, NeighbourState, PortId, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, Ipv4Header, Mac, icmpv6};
@@ -313,4 +313,36 @@ fn our_own_probe_that_comes_back_takes_no_address_away_and_another_ones_does() {
     };
     assert_eq!(probes(true), [AddressState::Preferred; 2]);
     assert_eq!(probes(false), [AddressState::Duplicate; 2]);
+}
+
+/// RFC 6583: a router is asked to pass packets on to many who are not there, and to one who is.
+#[test]
+fn who_is_there_is_asked_for_though_more_were_named_at_once_than_are_asked_for_together() {
+    let mut router = Node::with_frames(3, 8000)
+        .with_interface(0, 3, None, 1500, "10.0.0.3/24")
+        .with_interface(1, 4, None, 1500, "10.1.0.3/16");
+    router.host.control.set_forwarding(true);
+    let mut now = START;
+    for port in [PORT, PortId(1)] {
+        router.take(now, port);
+    }
+    let to = |to: [u8; 4]| {
+        let ip = Ipv4Header::new([10, 0, 0, 7].into(), to.into(), 17, 30);
+        [&[2, 0, 0, 0, 0, 3, 2, 0, 0, 0, 0, 7, 8, 0][..], ip.as_bytes(), &[1; 30]].concat()
+    };
+    for n in 0..1500u16 {
+        let [a, b] = (n + 300).to_be_bytes();
+        router.put(now, PORT, &to([10, 1, a, b]));
+    }
+    router.put(now, PORT, &to([10, 1, 0, 100]));
+    let mut asked = 0;
+    for _ in 0..4 {
+        for packet in router.take(now, PortId(1)) {
+            asked += usize::from(packet[12..14] == ARP && packet[38..42] == [10, 1, 0, 100]);
+        }
+        let next = router.host.next_deadline().unwrap();
+        assert!(asked > 0 || next <= now + Duration::from_millis(100), "it wakes by itself");
+        now = now + Duration::from_millis(100);
+    }
+    assert_eq!(asked, 1);
 }
