@@ -22,6 +22,8 @@ const MAPPED: u128 = 0xffff << 32;
 /// Where a zone stands: the third and fourth byte, which are zero in `fe80::/64` and in `ff02::/64`.
 const ZONE_SHIFT: u32 = 96;
 const ZONE: u128 = 0xffff << ZONE_SHIFT;
+/// Where the scope of a group stands (RFC 4291, 2.7).
+const SCOPE: u128 = 0xf << 112;
 
 impl Address {
     /// As a number, most significant byte first, with its zone: for tables and hashes, not for the wire.
@@ -175,11 +177,18 @@ impl From<Ipv4Addr> for Address {
 }
 
 impl From<Ipv6Addr> for Address {
-    /// A link-local address has no zone yet: [`Address::with_zone`].
+    /// A link-local address has no zone yet: [`Address::with_zone`]. A group of a link with bits set where zones stand (RFC 3306,
+    /// RFC 4489) has no place here: it becomes one of the reserved scope 0, to which nothing is sent, and not another group.
     #[inline]
     fn from(v6: Ipv6Addr) -> Self {
         let address = Self(v6.to_bits());
-        if address.has_zone() { Self(address.0 & !ZONE) } else { address }
+        if !address.has_zone() {
+            address
+        } else if address.is_multicast() && address.0 & ZONE != 0 {
+            Self(address.0 & !SCOPE)
+        } else {
+            Self(address.0 & !ZONE)
+        }
     }
 }
 
@@ -289,8 +298,9 @@ impl FromStr for Prefix {
         let parse = || {
             let (address, length) = text.split_once('/')?;
             let ip = address.parse::<IpAddr>().ok()?;
-            // `::ffff:10.0.0.1` is IPv4 for programs, and no address of IPv6's (RFC 4291, 2.5.5.2).
-            let written_so = ip.is_ipv4() == Address::from(ip).is_v4();
+            // `::ffff:10.0.0.1` is IPv4 for programs, and no address of IPv6's (RFC 4291, 2.5.5.2); `fe80:2::1` has bits that are
+            // zero in all of its kind (2.5.6).
+            let written_so = Address::from(ip).ip() == ip;
             Self::new(ip, length.parse().ok()?).filter(|_| written_so)
         };
         parse().ok_or_else(|| PrefixError(text.into()))
@@ -346,6 +356,10 @@ mod tests {
         assert_eq!(wire("fe80::1"), Some(address("fe80::1").with_zone(one)));
         assert_eq!(wire("fd00:7::1"), Some(address("fd00:7::1")));
         assert_eq!((wire("fe80:2::1"), wire("ff02:2::1"), wire("::ffff:1.2.3.4")), (None, None, None));
+        for text in ["ff32:ff:1234::1", "ff02:2::1", "ff11:1::1"] {
+            let group = address(text).with_zone(one);
+            assert!(group.is_multicast() && !group.is_destination(), "{text} is no other group");
+        }
         assert_eq!(
             address("fd00::12:3456").solicited_node(two),
             address("ff02::1:ff12:3456").with_zone(two),
@@ -362,7 +376,16 @@ mod tests {
         assert_eq!(prefix.broadcast(), Some(address("10.1.15.255")));
         assert_eq!("10.0.0.0/31".parse::<Prefix>().unwrap().broadcast(), None);
         assert!("0.0.0.0/0".parse::<Prefix>().unwrap().contains(address("9.9.9.9")));
-        for wrong in ["10.0.0.1", "10.0.0.1/33", "fd00::/129", "x/1", "10.0.0.1/", "::ffff:10.0.0.1/24"] {
+        for wrong in [
+            "10.0.0.1",
+            "10.0.0.1/33",
+            "fd00::/129",
+            "x/1",
+            "10.0.0.1/",
+            "::ffff:10.0.0.1/24",
+            "fe80:2::1/64",
+            "ff32:ff::1/128",
+        ] {
             assert!(wrong.parse::<Prefix>().is_err(), "{wrong}");
         }
     }
