@@ -8,6 +8,7 @@ use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV6_MTU, IcmpHeader, icmpv6};
 
 use super::address::{OurAddress, interface_identifier};
+use super::icmp::Limit;
 use super::icmp6::{Message, Received};
 use super::{AddressState, BURST_INTERVAL, Control, ControlError, NeighbourState};
 use crate::interface::LinkValues;
@@ -22,6 +23,10 @@ const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
 /// Routers, prefixes and addresses that are taken from advertisements, of all links (RFC 4861, 6.3.4 asks for two routers
 /// at least; who makes up thousands must not fill memory).
 const LIMIT: usize = 16;
+/// Advertisements that are taken at once, more than there are routers on a link, and how long until one more is: each may be a new
+/// snapshot for every stack.
+const BURST: u32 = 32;
+const REFILL: Duration = Duration::from_millis(100);
 /// The metrics of routes that were advertised: routes of the control's user come first.
 const ON_LINK_METRIC: u32 = 256;
 const DEFAULT_METRIC: u32 = 1024;
@@ -40,7 +45,7 @@ pub enum Origin {
 }
 
 /// What routers have told, and what we still ask them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Autoconf {
     /// Links whose routers are heard, with the solicitations left and when the next goes out.
     links: Vec<(InterfaceId, u8, Timestamp)>,
@@ -49,6 +54,14 @@ pub(super) struct Autoconf {
     prefixes: Vec<OnLink>,
     /// The routes that were entered because of these. One that the user had given before is none of them.
     routes: Vec<Route>,
+    news: Limit,
+}
+
+impl Default for Autoconf {
+    fn default() -> Self {
+        let news = Limit::new(BURST, REFILL);
+        Self { links: Vec::new(), routers: Vec::new(), prefixes: Vec::new(), routes: Vec::new(), news }
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +191,9 @@ impl Control {
         let Ok((router, options)) = RouterAdvertisement::read_from_prefix(received.bytes) else { return };
         let right = received.is_from_the_link() && received.source.is_link_local();
         if !right || self.forwarding || !self.autoconf.hears(id) || ndp::options(options).is_none() {
+            return;
+        }
+        if !self.autoconf.news.allow(now) {
             return;
         }
         for (link, left, _) in &mut self.autoconf.links {

@@ -27,7 +27,7 @@ const FORGET: Duration = Duration::from_secs(600);
 const LIMIT: usize = 16_384;
 const HEARD: usize = LIMIT / 4;
 const ASKED: usize = LIMIT / 2;
-/// News of neighbours that do not answer and of those that are forgotten come at multiples of this, together. Each costs every stack
+/// News of neighbours that do not answer and of those that age and are forgotten come at multiples of this, together. Each costs every stack
 /// a new snapshot, and who scans a link, however slowly, must not set the pace of that (RFC 6583).
 const TOGETHER: Duration = Duration::from_millis(100);
 /// What neighbours may tell of themselves unasked: as many at once as a link may wake up with, and how long one more takes.
@@ -426,13 +426,13 @@ impl Neighbour {
         }
     }
 
-    /// Whether stacks hear when the state ends that it has not answered, or is forgotten.
+    /// Whether stacks hear when the state ends: that its use is to be told, that it has not answered, or is forgotten.
     fn ends_in_news(&self) -> bool {
         use NeighbourState::{Delay, Failed, Incomplete, Permanent, Probe, Reachable, Stale};
         match self.state {
-            Stale | Failed => true,
+            Reachable | Stale | Failed => true,
             Incomplete | Probe => self.questions == QUESTIONS,
-            Reachable | Delay | Permanent => false,
+            Delay | Permanent => false,
         }
     }
 
