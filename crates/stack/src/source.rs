@@ -8,7 +8,7 @@ use crate::snapshot::Local;
 /// The address for packets to a destination. Candidates are those of the interface it is sent by, which RFC 6724, 4
 /// recommends, and demands for groups and link-local destinations; those of all where none of them reaches the destination.
 ///
-/// IPv4: one whose prefix holds the next hop, else the first.
+/// IPv4: that of the longest prefix which holds the next hop, as a route would have it, else the first.
 pub(crate) fn choose<'a>(
     ours: impl Iterator<Item = &'a Local>,
     next_hop: Address,
@@ -18,7 +18,8 @@ pub(crate) fn choose<'a>(
     // Of equals the first is taken.
     let best = same_family.enumerate().max_by_key(|(at, local)| {
         let rank = if destination.is_v4() {
-            Rank { prefix: u32::from(local.prefix.contains(next_hop)), ..Rank::default() }
+            let length = local.prefix.contains(next_hop).then(|| u32::from(local.prefix.length()) + 1);
+            Rank { prefix: length.unwrap_or(0), ..Rank::default() }
         } else {
             rank(local, destination)
         };
@@ -146,5 +147,8 @@ mod tests {
     fn ipv4_takes_the_one_whose_prefix_holds_the_next_hop() {
         assert_eq!(pick(&["10.0.0.1/24", "10.1.0.1/24"], "10.1.0.9"), "10.1.0.1");
         assert_eq!(pick(&["10.0.0.1/24", "10.1.0.1/24"], "8.8.8.8"), "10.0.0.1");
+        // As a route would: by the longest prefix, of equals by the first.
+        assert_eq!(pick(&["10.0.0.1/8", "10.1.0.1/16", "10.1.0.2/16"], "10.1.0.9"), "10.1.0.1");
+        assert_eq!(pick(&["10.1.0.1/32", "10.0.0.1/0"], "10.1.0.9"), "10.0.0.1");
     }
 }
