@@ -38,7 +38,8 @@ impl Control {
     pub fn enter_route(&mut self, how: Entry, route: Route) -> Result<(), ControlError> {
         self.check(route.interface)?;
         let gateway = route.gateway.map(|gateway| gateway.with_zone(route.interface));
-        let prefix = route.prefix.network().with_zone(route.interface);
+        // The zone counts only as far as the prefix goes: it stands behind the first 16 bits.
+        let prefix = route.prefix.with_zone(route.interface).network();
         let route = Route { prefix, gateway, ..route };
         if prefix.address().is_loopback() {
             return Err(ControlError::Loopback(prefix));

@@ -56,6 +56,19 @@ fn a_route_is_added_once_and_then_replaced() {
 }
 
 #[test]
+fn bits_beyond_the_length_make_no_other_route_of_link_local_ones() {
+    let (mut node, id) = node();
+    let control = &mut node.host.control;
+    // The zone stands where this prefix has no bits.
+    let all = route("fe80::/10", None, id, 0);
+    assert_eq!(control.add_route(all), Ok(()));
+    assert!(matches!(control.add_route(all), Err(ControlError::RouteExists(..))));
+    assert_eq!(control.enter_route(Entry::Change, Route { metric: 0, ..all }), Ok(()));
+    let there = control.routes().filter(|route| route.prefix.length() == 10);
+    assert_eq!(there.count(), 1);
+}
+
+#[test]
 fn one_route_is_taken_out_at_once_and_an_address_takes_its_own_alone() {
     let (mut node, id) = node();
     let control = &mut node.host.control;
