@@ -248,6 +248,10 @@ impl Control {
         let mine = |router: &&mut Router| (router.interface, router.address) == key;
         if let Some(router) = self.autoconf.routers.iter_mut().find(mine) {
             router.until = until;
+            // It may have been taken out by hand.
+            if let Some(route) = router.route().filter(|_| router.chosen) {
+                self.enter_advertised(route);
+            }
         } else if self.autoconf.routers.len() < LIMIT {
             let (interface, address) = key;
             self.autoconf.routers.push(Router { interface, address, until, chosen: false });
@@ -284,7 +288,10 @@ impl Control {
                 self.autoconf.prefixes.remove(at);
                 self.remove_advertised(new.route());
             }
-            Some(at) => self.autoconf.prefixes[at].until = new.until,
+            Some(at) => {
+                self.autoconf.prefixes[at].until = new.until;
+                self.enter_advertised(new.route());
+            }
             None if new.until > now && self.autoconf.prefixes.len() < LIMIT => {
                 self.autoconf.prefixes.push(new);
                 self.enter_advertised(new.route());
@@ -425,7 +432,8 @@ impl Control {
         self.changed = true;
     }
 
-    /// Enters a route that a router has told of, behind those of the user. One that the user has given stays the user's.
+    /// Enters a route that a router has told of, if it is not there, behind those of the user. One that the user has given stays
+    /// the user's.
     fn enter_advertised(&mut self, route: Route) {
         if !self.routes.of(route.prefix).contains(&route) {
             self.routes.add(route);

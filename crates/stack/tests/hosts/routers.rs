@@ -172,6 +172,36 @@ fn routers_come_and_go_and_the_users_routes_stay() {
     }
 }
 
+/// As with Linux: what was taken out by hand is what the next advertisement enters again.
+#[test]
+fn a_route_that_was_taken_out_by_hand_comes_back_with_the_next_advertisement() {
+    let (mut host, now) = host();
+    let on_link: std::net::Ipv6Addr = "fd07::".parse().unwrap();
+    let option = [&[3, 4, 64, 0x80, 0, 0, 9, 9, 0, 0, 9, 9, 0, 0, 0, 0][..], &on_link.octets()].concat();
+    let told = |host: &Node| {
+        let control = &host.host.control;
+        let told = control.routes().filter(|r| matches!(control.origin(now, r), Origin::Router(Some(_))));
+        let mut told: Vec<String> = told.map(|route| route.prefix.to_string()).collect();
+        told.sort();
+        told
+    };
+    advertise_with(&mut host, now, 2, &option);
+    for _ in 0..2 {
+        assert_eq!(told(&host), ["::/0", "fd07::/64"]);
+        while host.host.control.remove_route(|route| route.metric > 0).is_some() {}
+        host.take(now, PORT);
+        assert_eq!(told(&host), [""; 0], "until then they are gone");
+        advertise_with(&mut host, now, 2, &option);
+    }
+    // One that the user has given meanwhile stays the user's.
+    while host.host.control.remove_route(|route| route.metric > 0).is_some() {}
+    let interface = host.interface(1);
+    let hand = Route { prefix: "fd07::/64".parse().unwrap(), gateway: None, interface, metric: 256 };
+    host.host.control.add_route(hand).unwrap();
+    advertise_with(&mut host, now, 2, &option);
+    assert_eq!((told(&host), host.host.control.origin(now, &hand)), (vec!["::/0".to_owned()], Origin::User));
+}
+
 #[test]
 fn of_routers_that_are_heard_no_more_nothing_stays() {
     let (mut host, now) = host();
