@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use bywash_stack::{Address, UdpError, UdpId, Unreachable};
+use bywash_stack::{Address, UdpError, UdpId};
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
@@ -33,12 +33,6 @@ impl Inbox {
     }
 }
 
-/// Whether an error of ICMP is told to a program that has not asked for all (`fatal` in Linux's `icmp_err_convert`): the others may
-/// pass.
-fn is_told(why: Unreachable) -> bool {
-    !matches!(why, Unreachable::Network | Unreachable::Host | Unreachable::TimeExceeded)
-}
-
 impl Machine {
     /// Takes from the stack what has come for sockets of UDP.
     pub(crate) fn take_datagrams(&mut self) {
@@ -52,7 +46,7 @@ impl Machine {
                         socket.inbox.arrived += 1;
                         datagram.release(&mut self.pool);
                     }
-                    Err(UdpError::Unreachable(why)) if is_told(why) || socket.hears_all() => {
+                    Err(UdpError::Unreachable(why)) if !why.may_pass() || socket.hears_all() => {
                         socket.error = Some(UdpError::Unreachable(why).into());
                         socket.inbox.errors += 1;
                     }

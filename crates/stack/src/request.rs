@@ -109,6 +109,17 @@ pub enum Unreachable {
     },
 }
 
+impl Unreachable {
+    /// Whether it may be a passing trouble, on the way or at the other end. Linux tells of it only a program that asks for all
+    /// (`IP_RECVERR`; `fatal` in its `icmp_err_convert`).
+    pub fn may_pass(self) -> bool {
+        match self {
+            Self::Network | Self::Host | Self::TimeExceeded | Self::Reassembly | Self::Scope => true,
+            Self::Protocol | Self::Port | Self::TooBig(_) | Self::Parameter { .. } => false,
+        }
+    }
+}
+
 /// What the control has learnt from ICMP about something a stack sent: for [`crate::Stack::notice`] of every stack,
 /// for only one has the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

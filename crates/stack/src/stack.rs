@@ -357,7 +357,8 @@ impl Stack {
         self.udp.receive(id, &mut self.share)
     }
 
-    /// Sends a datagram to `to`, or to the peer. Longer ones than the link takes are fragmented.
+    /// Sends a datagram to `to`, or to the peer. Longer ones than the link takes are fragmented. An error that came back from the
+    /// peer is told here, too, unless it [may pass](Unreachable::may_pass).
     ///
     /// # Errors
     /// [`UdpError`]: the datagram was not sent.

@@ -108,6 +108,11 @@ impl Socket {
     fn shared(&self) -> usize {
         self.queued.saturating_sub(FRAME)
     }
+
+    /// An error that is no passing trouble, and was not told yet.
+    fn fatal(&self) -> Option<Unreachable> {
+        self.error.filter(|error| !error.may_pass())
+    }
 }
 
 #[derive(Debug, Default)]
@@ -300,7 +305,8 @@ impl Udp {
     }
 
     /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it, as with Linux: to another,
-    /// nobody could say which datagram it was. (RFC 1122, 4.1.3.3 would have each told.)
+    /// nobody could say which datagram it was. (RFC 1122, 4.1.3.3 would have each told.) What may pass is told to who reads, as
+    /// that RFC wants it and Linux only on demand, but stops nobody from sending.
     ///
     /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost. It is
     /// believed only of a peer, or if such a datagram was sent (RFC 8201, 4): anyone can make up a port of ours.
@@ -313,7 +319,8 @@ impl Udp {
         {
             context.out.path_mtus.learn(context.now, notice.flow.remote, mtu);
         }
-        if connected {
+        // What may pass does not hide what will not.
+        if connected && (socket.fatal().is_none() || !notice.error.may_pass()) {
             socket.error = Some(notice.error);
             context.events.push(Event::UdpReadable(UdpId(id)));
         }
@@ -328,7 +335,8 @@ impl Udp {
         context: &mut Context<'_>,
     ) -> Result<(), UdpError> {
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
-        if let Some(error) = socket.error.take() {
+        if let Some(error) = socket.fatal() {
+            socket.error = None;
             return Err(UdpError::Unreachable(error));
         }
         let (remote, remote_port) = to.or(socket.peer).ok_or(UdpError::NoDestination)?;

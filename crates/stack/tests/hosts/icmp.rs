@@ -316,3 +316,36 @@ fn a_program_hears_that_a_field_of_its_datagrams_is_wrong() {
     let wrong = Unreachable::Parameter { code: 0, pointer: 20, always: false };
     assert_eq!(heard, UdpError::Unreachable(wrong));
 }
+
+/// Linux tells of them only who asks for all (IP_RECVERR); RFC 1122, 4.1.3.3 would have each told.
+#[test]
+fn what_may_pass_is_told_to_who_reads_and_stops_nobody_from_sending() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let wire = node.interface(1);
+    node.host.control.add_neighbour(wire, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let now = Timestamp::from_nanos(5_000_000_000);
+    node.take(now, PORT);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    node.host.stack.udp_connect(socket, Some((address("10.0.0.2"), 53))).unwrap();
+    let error = |node: &mut Node, code| {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, 8);
+        quoted.seal();
+        node.put(now, PORT, &unreachable(code, 0, &quoted));
+    };
+    let send = |node: &mut Node| node.host.stack.udp_send(now, socket, None, b"x", &mut node.pool);
+    for (codes, sends, reads) in [
+        (&[1][..], None, Some(Unreachable::Host)),
+        (&[0], None, Some(Unreachable::Network)),
+        (&[3], Some(Unreachable::Port), None),
+        (&[2], Some(Unreachable::Protocol), None),
+        // The one does not hide the other.
+        (&[3, 1], Some(Unreachable::Port), None),
+        (&[1, 3], Some(Unreachable::Port), None),
+    ] {
+        codes.iter().for_each(|code| error(&mut node, *code));
+        let of = |error| Some(UdpError::Unreachable(error));
+        assert_eq!(send(&mut node).err(), sends.and_then(of), "{codes:?}");
+        assert_eq!(send(&mut node), Ok(()), "{codes:?}");
+        assert_eq!(node.host.stack.udp_receive(socket).err(), reads.and_then(of), "{codes:?}");
+    }
+}
