@@ -77,9 +77,16 @@ pub(super) struct OurAddress {
     pub(super) valid_until: Timestamp,
     /// Made of a router's prefix.
     pub(super) automatic: bool,
+    /// The route to its prefix was entered for it, or for another one of that prefix. One given by hand is none of them.
+    pub(super) routed: bool,
 }
 
 impl OurAddress {
+    /// The route to its prefix, if it has brought one.
+    pub(super) fn route(&self) -> Route {
+        Route { prefix: self.prefix.network(), gateway: None, interface: self.interface, metric: 0 }
+    }
+
     /// What stacks are told of it.
     pub(super) fn usable(&self) -> Option<Local> {
         use AddressState::{Deprecated, Preferred};
@@ -142,7 +149,7 @@ impl Control {
     }
 
     /// As [`Control::add_address`], or with `if_free` as [`Control::add_address_if_free`]; but if the interface has the address,
-    /// it stays, with the prefix length that is given now and for ever. One that another station had is tried again.
+    /// it stays in use, with the prefix length that is given now and for ever. One that another station had is tried again.
     ///
     /// # Errors
     /// As [`Control::add_address`]; it may be another interface's.
@@ -175,16 +182,16 @@ impl Control {
             // RFC 1122, 3.2.1.3 (g): on a link nobody could use it.
             return Err(ControlError::Inside(address));
         }
-        let held = self.addresses.iter().find(|our| our.prefix.address() == address);
-        match held {
-            Some(our) if replace && our.interface == id => {
-                if our.prefix == prefix && !our.automatic && our.state != AddressState::Duplicate {
-                    return Ok(());
-                }
-                self.remove_address(address);
+        if let Some(at) = self.addresses.iter().position(|our| our.prefix.address() == address) {
+            let our = &self.addresses[at];
+            if !replace || our.interface != id {
+                return Err(ControlError::Ours(address));
             }
-            Some(_) => return Err(ControlError::Ours(address)),
-            None => {}
+            if our.state != AddressState::Duplicate {
+                self.keep(at, prefix);
+                return Ok(());
+            }
+            self.remove_address(address);
         }
         if address.is_v4() {
             self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false, if probe { PROBES } else { 0 });
@@ -199,6 +206,43 @@ impl Control {
             self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false, 1);
         }
         Ok(())
+    }
+
+    /// Gives an address of ours another prefix length and no end. Nobody else has it: it is not asked for again.
+    fn keep(&mut self, at: usize, prefix: Prefix) {
+        let our = &self.addresses[at];
+        let (old, id) = (our.route(), our.interface);
+        if our.prefix == prefix && !our.automatic {
+            return;
+        }
+        let was_routed = std::mem::take(&mut self.addresses[at].routed);
+        self.leave_route(old, was_routed);
+        let our = &mut self.addresses[at];
+        our.prefix = prefix;
+        (our.preferred_until, our.valid_until, our.automatic) = (FOR_EVER, FOR_EVER, false);
+        if our.state == AddressState::Deprecated {
+            our.state = AddressState::Preferred;
+        }
+        let route = our.route();
+        self.addresses[at].routed = self.enter_own(route);
+        self.forget_redirects(|route| route.interface == id);
+        self.changed = true;
+    }
+
+    /// Enters the route to an address's prefix; `false` if it was given by hand.
+    fn enter_own(&mut self, route: Route) -> bool {
+        if self.routes.of(route.prefix).contains(&route) {
+            return self.addresses.iter().any(|our| our.routed && our.route() == route);
+        }
+        self.routes.add(route);
+        true
+    }
+
+    /// An address needs the route to its prefix no more, which it or another one has brought if `routed`.
+    fn leave_route(&mut self, route: Route, routed: bool) {
+        if routed && !self.addresses.iter().any(|our| our.routed && our.route() == route) {
+            self.routes.remove(&route);
+        }
     }
 
     /// Gives an Ethernet interface its link-local address (RFC 4862, 5.3), if it has none.
@@ -239,6 +283,8 @@ impl Control {
             now + jitter(now, mac, most)
         };
         let begins = mac.map(first);
+        let route = Route { prefix: prefix.network(), gateway: None, interface: id, metric: 0 };
+        let routed = !automatic && self.enter_own(route);
         self.addresses.push(OurAddress {
             prefix,
             interface: id,
@@ -250,28 +296,23 @@ impl Control {
             preferred_until: until.0,
             valid_until: until.1,
             automatic,
+            routed,
         });
-        if !automatic {
-            self.routes.add(Route { prefix, gateway: None, interface: id, metric: 0 });
-        }
         self.forget_redirects(|route| route.interface == id);
         self.changed = true;
         self.join(begins.unwrap_or(now), id, prefix.address());
     }
 
-    /// Takes an address away, with the route to its prefix if no other address needs it; `false` when it was not
-    /// there. A link-local address is named with its zone.
+    /// Takes an address away, with the route to its prefix if that came with it and no other address needs it; `false` when it
+    /// was not there. A link-local address is named with its zone.
     pub fn remove_address(&mut self, address: Address) -> bool {
         self.stir();
         let Some(at) = self.addresses.iter().position(|our| our.prefix.address() == address) else {
             return false;
         };
-        let OurAddress { prefix, interface: id, automatic, .. } = self.addresses.remove(at);
-        let network = prefix.network();
-        let needs_it = |o: &OurAddress| !o.automatic && o.prefix.network() == network && o.interface == id;
-        if !automatic && !self.addresses.iter().any(needs_it) {
-            self.routes.remove(&Route { prefix: network, gateway: None, interface: id, metric: 0 });
-        }
+        let gone = self.addresses.remove(at);
+        let id = gone.interface;
+        self.leave_route(gone.route(), gone.routed);
         self.announcements.retain(|(_, _, a, _)| *a != address);
         self.forget_redirects(|route| route.interface == id);
         self.leave(id, address);

@@ -179,10 +179,8 @@ impl Control {
         if let Some(until) = self.redirects.until(route) {
             return Origin::Redirect(until.since(now));
         }
-        let ours =
-            |our: &OurAddress| our.interface == route.interface && our.prefix.network() == route.prefix;
-        let of_an_address = route.gateway.is_none() && route.metric == 0;
-        if of_an_address && self.addresses.iter().any(ours) { Origin::Address } else { Origin::User }
+        let brought = |our: &OurAddress| our.routed && our.route() == *route;
+        if self.addresses.iter().any(brought) { Origin::Address } else { Origin::User }
     }
 
     /// Takes a router advertisement (RFC 4861, 6.1.2 and 6.3.4).

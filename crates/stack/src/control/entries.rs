@@ -58,7 +58,7 @@ impl Control {
             (Entry::Change, None) => return Err(ControlError::NoRoute(prefix, route.metric)),
             (_, Some(old)) => {
                 self.routes.replace(&old, route);
-                self.autoconf.disown(&old);
+                self.disown(&old);
             }
             (_, None) => self.routes.add(route),
         }
@@ -72,10 +72,17 @@ impl Control {
         let fits = self.routes.iter().filter(|route| wanted(route));
         let route = *fits.min_by_key(|route| (route.metric, route.prefix))?;
         self.routes.remove(&route);
-        self.autoconf.disown(&route);
+        self.disown(&route);
         self.forget_redirects(|_| true);
         self.changed = true;
         Some(route)
+    }
+
+    /// A route was changed or taken out by hand: it is no address's and no router's any more.
+    fn disown(&mut self, route: &Route) {
+        self.autoconf.disown(route);
+        let its = |our: &&mut OurAddress| our.route() == *route;
+        self.addresses.iter_mut().filter(its).for_each(|our| our.routed = false);
     }
 
     /// Adds a neighbour. Nothing from the wire changes it.

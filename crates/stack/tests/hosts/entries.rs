@@ -1,5 +1,7 @@
 //! Addresses, routes and neighbours that are entered by hand: what is refused, replaced and taken out.
 
+use std::time::Duration;
+
 use bywash_stack::{
     Address, AddressState, Control, ControlError, Entry, Interface, InterfaceId, Medium, Offloads, Origin,
     PortId, Prefix, Route, Timestamp,
@@ -79,11 +81,58 @@ fn one_route_is_taken_out_at_once_and_an_address_takes_its_own_alone() {
     let removed: Vec<u32> =
         std::iter::from_fn(|| control.remove_route(any)).map(|route| route.metric).collect();
     assert_eq!(removed, [0, 3, 5], "the first that fits");
+    control.add_address(Timestamp::ZERO, id, prefix("10.0.0.2/24")).unwrap();
     control.add_route(route(to, None, id, 5)).unwrap();
-    control.add_route(route(to, None, id, 0)).unwrap();
+    let left = |control: &Control| {
+        control.routes().filter(|route| any(route)).map(|route| route.metric).collect::<Vec<_>>()
+    };
+    assert_eq!(left(control), [0, 5], "another address has brought one");
     assert!(control.remove_address(address("10.0.0.1")));
-    let left: Vec<u32> = control.routes().filter(|route| any(route)).map(|route| route.metric).collect();
-    assert_eq!(left, [5]);
+    assert_eq!(left(control), [0, 5], "that one needs it");
+    assert!(control.remove_address(address("10.0.0.2")));
+    assert_eq!(left(control), [5]);
+}
+
+/// As with Linux, whose route says who has entered it.
+#[test]
+fn a_route_given_by_hand_outlives_an_address_of_its_prefix() {
+    let (mut node, id) = node();
+    let control = &mut node.host.control;
+    let (hand, now) = (route("10.50.0.0/24", None, id, 0), Timestamp::ZERO);
+    let origin = |control: &Control| {
+        let mut routes = control.routes();
+        routes.find(|route| **route == hand).map(|route| control.origin(now, route))
+    };
+    let come_and_go = |control: &mut Control| {
+        control.add_address(now, id, prefix("10.50.0.1/24")).unwrap();
+        let while_there = origin(control);
+        assert!(control.remove_address(address("10.50.0.1")));
+        (while_there, origin(control))
+    };
+    // Before the address.
+    control.add_route(hand).unwrap();
+    assert_eq!(come_and_go(control), (Some(Origin::User), Some(Origin::User)));
+    assert!(control.remove_route(|route| *route == hand).is_some());
+    assert_eq!(come_and_go(control), (Some(Origin::Address), None), "its own goes with it");
+    // In place of its own.
+    for replaced in [false, true] {
+        control.add_address(now, id, prefix("10.50.0.1/24")).unwrap();
+        if !replaced {
+            assert!(control.remove_route(|route| *route == hand).is_some());
+        }
+        control.enter_route(Entry::Replace, hand).unwrap();
+        assert_eq!(origin(control), Some(Origin::User), "{replaced}");
+        assert!(control.remove_address(address("10.50.0.1")));
+        assert_eq!(origin(control), Some(Origin::User), "{replaced}");
+        assert!(control.remove_route(|route| *route == hand).is_some());
+    }
+    // One that an address of the kind has brought is the address's also when another one goes.
+    control.add_address(now, id, prefix("10.50.0.1/24")).unwrap();
+    control.add_address(now, id, prefix("10.50.0.2/24")).unwrap();
+    assert!(control.remove_address(address("10.50.0.1")));
+    assert_eq!(origin(control), Some(Origin::Address));
+    assert!(control.remove_address(address("10.50.0.2")));
+    assert_eq!(origin(control), None);
 }
 
 #[test]
@@ -118,6 +167,44 @@ fn an_address_is_replaced_where_it_is() {
     assert_eq!(links, [prefix("10.0.0.0/16")]);
     let elsewhere = control.replace_address(now, InterfaceId::LOOPBACK, prefix("10.0.0.1/16"), false);
     assert_eq!(elsewhere, Err(ControlError::Ours(address("10.0.0.1"))));
+}
+
+#[test]
+fn an_address_of_ipv6_that_is_replaced_stays_in_use() {
+    let (mut node, id) = node();
+    let mut now = Timestamp::ZERO;
+    let ours = |node: &Node| {
+        let mut all = node.host.control.addresses();
+        all.find(|(prefix, ..)| prefix.address() == address("fd00::1")).map(|(ours, _, state)| (ours, state))
+    };
+    let links = |node: &Node| {
+        let routes = node.host.control.routes().map(|route| route.prefix.to_string());
+        let mut links: Vec<String> = routes.filter(|text| text.starts_with("fd")).collect();
+        links.sort();
+        links
+    };
+    let give = |node: &mut Node, now, text| {
+        node.host.control.replace_address(now, id, prefix(text), false).unwrap();
+        node.take(now, PORT)
+    };
+    give(&mut node, now, "fd00::1/64");
+    give(&mut node, now, "fd00::1/56");
+    assert_eq!(ours(&node), Some((prefix("fd00::1/56"), AddressState::Tentative)), "its time goes on");
+    assert_eq!(links(&node), ["fd00::/56"]);
+    (0..6).for_each(|_| {
+        now = now + Duration::from_millis(500);
+        node.take(now, PORT);
+    });
+    assert_eq!(ours(&node), Some((prefix("fd00::1/56"), AddressState::Preferred)));
+    node.host.control.add_address(now, id, prefix("fd00::2/48")).unwrap();
+    node.take(now, PORT);
+    assert_eq!(give(&mut node, now, "fd00::1/48"), [[0; 0]; 0], "nothing is asked anew");
+    assert_eq!(ours(&node), Some((prefix("fd00::1/48"), AddressState::Preferred)));
+    assert_eq!(links(&node), ["fd00::/48"]);
+    assert!(node.host.control.remove_address(address("fd00::2")));
+    assert_eq!(links(&node), ["fd00::/48"], "of both");
+    assert!(node.host.control.remove_address(address("fd00::1")));
+    assert_eq!(links(&node), [""; 0]);
 }
 
 /// A second interface, which has no address.
