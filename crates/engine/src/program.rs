@@ -98,7 +98,7 @@ pub struct Io<'a> {
     pub(crate) bell: &'a Bell,
 }
 
-impl Io<'_> {
+impl<'a> Io<'a> {
     /// The time of this call.
     pub fn now(&self) -> Timestamp {
         self.now
@@ -146,11 +146,16 @@ impl Io<'_> {
         limits: Option<Limits>,
     ) -> Result<ConnectionId, TcpError> {
         let limits = limits.unwrap_or_else(|| self.stack.limits());
-        // What goes to ourselves stays on this engine.
-        let anywhere = self.engines() == 1 || self.stack.snapshot().has_address(remote.0);
-        let (steering, engine) = (self.steering, self.engine);
-        let wanted = |flow: &Flow| anywhere || steering.engine(flow) == engine;
+        let wanted = self.comes_back(remote.0);
         self.stack.connect_where(self.now, local, remote, limits, wanted, self.pool)
+    }
+
+    /// Whether what a peer says in a flow comes to this engine.
+    fn comes_back(&self, peer: Address) -> impl Fn(&Flow) -> bool + use<'a> {
+        // What goes to ourselves stays on this engine.
+        let anywhere = self.engines() == 1 || self.stack.snapshot().has_address(peer);
+        let (steering, engine) = (self.steering, self.engine);
+        move |flow| anywhere || steering.engine(flow) == engine
     }
 
     /// Queues bytes to be sent and says how many, see [`Stack::send`].
@@ -282,13 +287,32 @@ impl Io<'_> {
         self.stack.set_nodelay(self.now, id, nodelay, self.pool)
     }
 
-    /// Opens a UDP socket, see [`Stack::udp_bind`]. It hears the datagrams that come to this engine: open it on all of
-    /// them.
+    /// Opens a UDP socket, see [`Stack::udp_bind`]. It hears the datagrams that come to this engine: with several engines, open
+    /// it on all of them, on one port. What asks others something is better opened by [`Io::udp_connect`].
     ///
     /// # Errors
     /// [`UdpError::Taken`], [`UdpError::NoPort`].
     pub fn udp_bind(&mut self, local: Option<Address>, port: u16) -> Result<UdpId, UdpError> {
         self.stack.udp_bind(local, port)
+    }
+
+    /// Opens a UDP socket that is tied to a peer, see [`Stack::udp_connect_where`]. With several engines, and without a port of its
+    /// own, it gets one by which the answers come back to this engine.
+    ///
+    /// # Errors
+    /// [`UdpError::NoRoute`], [`UdpError::Taken`], [`UdpError::NoPort`].
+    pub fn udp_connect(
+        &mut self,
+        local: (Option<Address>, u16),
+        remote: (Address, u16),
+    ) -> Result<UdpId, UdpError> {
+        let wanted = self.comes_back(remote.0);
+        self.stack.udp_connect_where(local, remote, wanted)
+    }
+
+    /// Closes a UDP socket: its port is free again, and what nobody has read goes.
+    pub fn udp_close(&mut self, id: UdpId) {
+        self.stack.udp_close(id, self.pool);
     }
 
     /// The next datagram, see [`Stack::udp_receive`]. Give it back by [`Io::udp_release`] when it is read.

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use bywash_drivers::ixgbe::{self, Settings};
 use bywash_engine::port::{Port, PortName};
 use bywash_engine::stack::frame::{Arena, Stride};
-use bywash_engine::stack::{ConnectionId, Control, ControlError, Event, Listen};
+use bywash_engine::stack::{
+    ConnectionId, Control, ControlError, Event, Listen, SocketState, Stack, UdpError, UdpId,
+};
 use bywash_engine::sys::memory::{HugePages, allocate};
 use bywash_engine::sys::worker::Stop;
 use bywash_engine::{Instance, Io, Options, Program};
@@ -27,12 +29,15 @@ const EACH: usize = 20;
 /// Echoes, and wants its own words echoed by the other side.
 struct Talk {
     to: [IpAddr; 2],
-    /// The other side is there when this one begins.
+    /// The other side is there when this one begins, and echoes datagrams, too.
     second: bool,
     /// To whom each of our own connections is, and how much it has heard.
     ours: HashMap<ConnectionId, (IpAddr, usize)>,
+    /// Where datagrams are echoed, and our own sockets, which want an echo.
+    echo: Option<UdpId>,
+    asking: Vec<UdpId>,
     accepted: Arc<AtomicUsize>,
-    /// Connections of both instances that have not heard all yet.
+    /// Connections and sockets of both instances that have not heard all yet.
     left: Arc<AtomicUsize>,
 }
 
@@ -42,6 +47,31 @@ impl Talk {
         self.ours.insert(id, (to, 0));
         Ok(())
     }
+
+    /// Asks by a datagram what is asked by a connection that is open, so that the neighbour is known.
+    fn ask(&mut self, to: IpAddr, io: &mut Io<'_>) {
+        let id = io.udp_connect((None, 0), (to.into(), ECHO)).unwrap();
+        io.udp_send(id, None, WORDS).unwrap();
+        self.asking.push(id);
+    }
+
+    fn hear(&mut self, id: UdpId, io: &mut Io<'_>) {
+        while let Some(datagram) = io.udp_receive(id).unwrap() {
+            let words: Vec<u8> = datagram.slices().flatten().copied().collect();
+            let from = datagram.source;
+            io.udp_release(datagram);
+            if Some(id) == self.echo {
+                io.udp_send(id, Some(from), &words).unwrap();
+                continue;
+            }
+            assert_eq!(words, WORDS);
+            self.asking.retain(|other| *other != id);
+            self.left.fetch_sub(1, Ordering::Relaxed);
+            io.udp_close(id);
+            assert_eq!(io.udp_receive(id).err(), Some(UdpError::Closed));
+            return;
+        }
+    }
 }
 
 impl Program for Talk {
@@ -50,6 +80,7 @@ impl Program for Talk {
     }
 
     fn start(&mut self, io: &mut Io<'_>) -> Result<(), String> {
+        self.echo = Some(io.udp_bind(None, ECHO).map_err(|error| error.to_string())?);
         for to in self.to {
             for _ in 0..EACH {
                 self.connect(to, io)?;
@@ -64,7 +95,13 @@ impl Program for Talk {
                 Event::Accepted { .. } => {
                     self.accepted.fetch_add(1, Ordering::Relaxed);
                 }
-                Event::Connected(id) => assert_eq!(io.send(id, WORDS), Ok(WORDS.len())),
+                Event::Connected(id) => {
+                    assert_eq!(io.send(id, WORDS), Ok(WORDS.len()));
+                    if self.second {
+                        self.ask(self.ours[&id].0, io);
+                    }
+                }
+                Event::UdpReadable(id) => self.hear(id, io),
                 Event::Closed(id, why) => {
                     let _ = io.close(id);
                     if let Some((to, _)) = self.ours.remove(&id) {
@@ -112,6 +149,8 @@ fn instance(
             to: to.map(|text| text.parse().unwrap()),
             second: nic == 1,
             ours: HashMap::new(),
+            echo: None,
+            asking: Vec::new(),
             accepted: accepted[number].clone(),
             left: left.clone(),
         }) as Box<dyn Program>
@@ -131,10 +170,11 @@ fn a_nic_with_a_queue_for_each_engine_leaves_nothing_to_hand_over() {
         move || world.run(&over)
     });
     let stop = Stop::new().unwrap();
-    let left = Arc::new(AtomicUsize::new(3 * 2 * EACH));
+    let left = Arc::new(AtomicUsize::new((3 + 2) * 2 * EACH));
     let (far, _) = instance(&world, (0, 1), &left, &stop);
     let until = Instant::now() + Duration::from_secs(60);
-    let listens = || far.handle().stacks(|stack, _| stack.sockets().next().is_some()).unwrap() == [true];
+    let echoes = |stack: &Stack| stack.sockets().any(|socket| socket.state == SocketState::Udp);
+    let listens = || far.handle().stacks(move |stack, _| echoes(stack)).unwrap() == [true];
     while !listens() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }

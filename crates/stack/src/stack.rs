@@ -328,11 +328,37 @@ impl Stack {
         {
             return Err(UdpError::NoRoute(local));
         }
-        // Another for each socket: who sees one port does not know the next (RFC 6056, 3.3.1).
+        let start = self.first_port();
+        self.udp.bind(local, port, start)
+    }
+
+    /// Where free ports are looked for from: another place for each socket, so that who sees one port does not know the next (RFC
+    /// 6056, 3.3.1).
+    fn first_port(&self) -> u64 {
         let [a, b, c, d] = self.udp.opened().to_be_bytes();
         let (local_port, remote_port) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
-        let start = self.secret.hash(Purpose::Port, &Flow { local_port, remote_port, ..Flow::default() });
-        self.udp.bind(local, port, start)
+        self.secret.hash(Purpose::Port, &Flow { local_port, remote_port, ..Flow::default() })
+    }
+
+    /// Opens a UDP socket that is tied to a peer, as [`Stack::udp_bind`] and [`Stack::udp_connect`] do, on the address that its
+    /// datagrams come from: the given one, or the route's. With port 0 it gets one whose flow is `wanted`: where there are several
+    /// stacks, one by which the answers come to this one.
+    ///
+    /// # Errors
+    /// [`UdpError::NoRoute`], [`UdpError::Taken`], [`UdpError::NoPort`].
+    pub fn udp_connect_where(
+        &mut self,
+        (local, local_port): (Option<Address>, u16),
+        (remote, remote_port): (Address, u16),
+        wanted: impl Fn(&Flow) -> bool,
+    ) -> Result<UdpId, UdpError> {
+        let snapshot = &self.out.snapshot;
+        let local = local.filter(|local| !local.is_unspecified());
+        let path = snapshot.path(remote).filter(|_| remote.is_destination());
+        let local = path.and_then(|path| snapshot.source_or(local, path, remote));
+        let local = local.ok_or(UdpError::NoRoute(remote))?;
+        let start = self.first_port();
+        self.udp.open(Flow { local, remote, local_port, remote_port }, start, wanted)
     }
 
     /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it, unless by now another socket

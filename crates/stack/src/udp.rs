@@ -168,7 +168,7 @@ impl Udp {
 
     pub(crate) fn bind(&mut self, local: Option<Address>, port: u16, start: u64) -> Result<UdpId, UdpError> {
         let local = local.filter(|address| !address.is_unspecified());
-        let port = if port == 0 { self.free_port(start)? } else { port };
+        let port = if port == 0 { self.free_port(start, |_| true)? } else { port };
         if self.is_taken(local, port) {
             return Err(UdpError::Taken);
         }
@@ -180,6 +180,20 @@ impl Udp {
         port.sockets += 1;
         port.unconnected.push(id);
         Ok(UdpId(id))
+    }
+
+    /// A socket that is tied to a peer. Without a port it gets one of a flow that is wanted.
+    pub(crate) fn open(
+        &mut self,
+        flow: Flow,
+        start: u64,
+        wanted: impl Fn(&Flow) -> bool,
+    ) -> Result<UdpId, UdpError> {
+        let fits = |local_port| wanted(&Flow { local_port, ..flow });
+        let port = if flow.local_port == 0 { self.free_port(start, fits)? } else { flow.local_port };
+        let id = self.bind(Some(flow.local), port, start)?;
+        self.connect(id, Some((flow.remote, flow.remote_port)))?;
+        Ok(id)
     }
 
     /// Whether a socket without a peer has a port on an address, or on all.
@@ -418,12 +432,12 @@ impl Udp {
         })
     }
 
-    fn free_port(&self, start: u64) -> Result<u16, UdpError> {
+    fn free_port(&self, start: u64, fits: impl Fn(u16) -> bool) -> Result<u16, UdpError> {
         let count = u64::from(EPHEMERAL.end() - EPHEMERAL.start()) + 1;
         let port = |i: u64| u16::try_from(u64::from(*EPHEMERAL.start()) + (start.wrapping_add(i)) % count);
         (0..count)
             .filter_map(|i| port(i).ok())
-            .find(|port| !self.ports.contains_key(port))
+            .find(|port| !self.ports.contains_key(port) && fits(*port))
             .ok_or(UdpError::NoPort)
     }
 }
