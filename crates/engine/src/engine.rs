@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bywash_port::{RxQueue, TxQueue};
 use bywash_stack::frame::{BATCH, Batch, Frame, Packet, Pool};
+use bywash_stack::wire::{icmpv4, icmpv6};
 use bywash_stack::{
     Event, InterfaceId, Listen, ListenerId, Notice, PortId, Reassembled, Request, Snapshot, Stack, TcpError,
     Timestamp,
@@ -28,8 +29,8 @@ use crate::steer::Steering;
 pub(crate) const HANDOFF: usize = 1024;
 /// What the control may have said to an engine that it has not heard yet, and the other way round.
 pub(crate) const MESSAGES: usize = 1024;
-/// Requests that wait for room in the ring to the control. Beyond, the oldest are dropped, and last those for neighbours that packets
-/// wait for: what is asked once is not asked again at once.
+/// Requests that wait for room in the ring to the control. Beyond, those are dropped first that strangers can make any number of at
+/// will, see [`worth`].
 const PENDING: usize = 4096;
 /// Frames of the control that an engine may keep: the next packet for the control brings them back, and wakes it for more.
 const KEPT: usize = 8;
@@ -565,20 +566,51 @@ fn hand_over<'a>(
     }
 }
 
-/// Drops the oldest requests beyond so many, those for neighbours last; says how many it has dropped.
+/// Drops requests beyond so many, of the least worth first and of these the oldest; says how many it has dropped.
 fn shed(requests: &mut VecDeque<Request>, most: usize, pool: &mut Pool) -> u64 {
-    let all = requests.len();
-    let mut beyond = all.saturating_sub(most);
-    for request in std::mem::take(requests) {
-        if beyond == 0 || matches!(request, Request::Resolve { .. } | Request::Used { .. }) {
-            requests.push_back(request);
-            continue;
+    let dropped = requests.len().saturating_sub(most);
+    let mut beyond = dropped;
+    for least in Worth::ALL {
+        if beyond == 0 {
+            break;
         }
-        beyond -= 1;
-        request.into_packet().into_iter().for_each(|packet| pool.give_packet(packet));
+        for request in std::mem::take(requests) {
+            if beyond == 0 || worth(&request) > least {
+                requests.push_back(request);
+                continue;
+            }
+            beyond -= 1;
+            request.into_packet().into_iter().for_each(|packet| pool.give_packet(packet));
+        }
     }
-    requests.drain(..beyond);
-    (all - requests.len()) as u64
+    dropped as u64
+}
+
+/// What is dropped last, when the control does not get on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Worth {
+    /// A packet that was refused, or an echo: nobody may rely on an answer, and most get none, as both are limited.
+    Answer,
+    /// ARP, neighbour discovery, what ICMP tells.
+    News,
+    /// A neighbour that packets wait for: what is asked once is not asked again at once.
+    Neighbour,
+}
+
+impl Worth {
+    const ALL: [Self; 3] = [Self::Answer, Self::News, Self::Neighbour];
+}
+
+fn worth(request: &Request) -> Worth {
+    match request {
+        Request::Report { .. } => Worth::Answer,
+        Request::Icmp { packet, start, .. } => match packet.head().get(*start) {
+            Some(&(icmpv4::ECHO_REQUEST | icmpv6::ECHO_REQUEST)) => Worth::Answer,
+            _ => Worth::News,
+        },
+        Request::Resolve { .. } | Request::Used { .. } => Worth::Neighbour,
+        _ => Worth::News,
+    }
 }
 
 /// Lays a packet of somebody else's beside our own.
@@ -681,6 +713,7 @@ impl Task for Engine {
 mod tests {
     use std::net::Ipv4Addr;
 
+    use bywash_stack::Unreachable;
     use bywash_stack::frame::Arena;
 
     use super::*;
@@ -715,5 +748,40 @@ mod tests {
         assert_eq!((shed(&mut requests, 9, &mut pool), words(&requests).as_str()), (3, "rurucrpuc"));
         assert_eq!((shed(&mut requests, 2, &mut pool), words(&requests).as_str()), (7, "ru"));
         assert_eq!(pool.free(), 8);
+    }
+
+    #[test]
+    fn a_flood_of_what_is_refused_drops_neither_arp_nor_neighbour_discovery() {
+        let mut pool = Arena::new(vec![0; 32 * 2304]).unwrap().pool(24).unwrap();
+        let interface = InterfaceId::default();
+        let mut packet = |first: u8| {
+            let mut packet = Packet::new(pool.take().unwrap());
+            packet.extend_from_slice(&[first]).unwrap();
+            packet
+        };
+        let mut requests: VecDeque<Request> = (0..4)
+            .flat_map(|_| {
+                [
+                    Request::Arp { interface, packet: packet(0) },
+                    Request::Report { interface, packet: packet(0), error: Unreachable::Port },
+                    Request::Icmp { interface, packet: packet(icmpv6::NEIGHBOUR_SOLICITATION), start: 0 },
+                    Request::Icmp { interface, packet: packet(icmpv4::ECHO_REQUEST), start: 0 },
+                    Request::Icmp { interface, packet: packet(icmpv6::ECHO_REQUEST), start: 0 },
+                ]
+            })
+            .collect();
+        let words = |requests: &VecDeque<Request>| {
+            let word = |request: &Request| match request {
+                Request::Arp { .. } => 'a',
+                Request::Report { .. } => 'r',
+                Request::Icmp { packet, .. } if packet.head() == [icmpv6::NEIGHBOUR_SOLICITATION] => 'n',
+                _ => 'e',
+            };
+            requests.iter().map(word).collect::<String>()
+        };
+        assert_eq!((shed(&mut requests, 14, &mut pool), words(&requests).as_str()), (6, "ananarneearnee"));
+        assert_eq!((shed(&mut requests, 8, &mut pool), words(&requests).as_str()), (6, "anananan"));
+        assert_eq!((shed(&mut requests, 7, &mut pool), words(&requests).as_str()), (1, "nananan"));
+        assert_eq!(pool.free(), 24 - 7);
     }
 }
