@@ -12,6 +12,7 @@ use bywash_sys::route::Gateway;
 use tempfile::TempDir;
 
 use super::bed::{BYWASH, Filter, arguments, flood, of_rule, sent, summary, two_families};
+use super::trials::pcap;
 
 /// A counter of the kernel's TCP.
 fn tcp_counter(host: &Host, name: &str) -> u64 {
@@ -204,6 +205,47 @@ fn connections_that_are_only_forwarded_are_not_answered_for() {
         say([&mut far, &mut near]);
     }
     assert!(of_rule(summary(&filter.end()), "web", "packets") >= 2, "a SYN of each");
+}
+
+/// A SYN over IPv4 from a port, with these options behind the MSS.
+fn syn(port: u16, options: &[u8]) -> Vec<u8> {
+    let mut tcp = [port.to_be_bytes(), 80_u16.to_be_bytes()].concat();
+    tcp.extend([0; 8]);
+    let words = u8::try_from((24 + options.len()) / 4).unwrap();
+    tcp.extend([words << 4, 2, 0xff, 0xff, 0, 0, 0, 0, 2, 4, 5, 0xb4]);
+    tcp.extend(options);
+    let total = u16::try_from(20 + tcp.len()).unwrap().to_be_bytes();
+    let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0, total[0], total[1]];
+    frame.extend([0, 0, 0, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    frame.extend(tcp);
+    frame
+}
+
+#[test]
+fn who_signs_a_syn_is_answered_by_the_kernel() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for timestamps in ["1", "2"] {
+        let (hosts, _pair) = two_families(&PairOptions::default());
+        hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+        hosts[1].sysctl("net.ipv4.tcp_timestamps", timestamps).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let _listener = hosts[1].enter(|| TcpListener::bind("10.0.0.2:80")).unwrap().unwrap();
+        let mut filter = Filter::on(&hosts[1], &format!("--rules {}", web(&folder).display()));
+        let mut answered = |options: &[u8]| {
+            let before = of_rule(filter.report(), "web", "packets");
+            let file = folder.path().join("syn.pcap");
+            std::fs::write(&file, pcap(&[syn(5000, options)])).unwrap();
+            let words = format!("replay {} packet:right", file.display());
+            let output = hosts[0].command(BYWASH).unwrap().args(arguments(&words)).output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            std::thread::sleep(Duration::from_millis(100));
+            of_rule(filter.report(), "web", "packets") - before
+        };
+        let md5 = [&[1, 1, 19, 18][..], &[7; 16]].concat();
+        let ao = [&[1, 1, 1, 1, 29, 16, 1, 1][..], &[7; 12]].concat();
+        assert_eq!([&md5[..], &ao, &[]].map(&mut answered), [0, 0, 1], "timestamps {timestamps}");
+        filter.end();
+    }
 }
 
 /// netfilter's SYNPROXY takes them as well: it makes and checks cookies by the same functions of the kernel.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::bed::{BYWASH, Bed, alike, arguments};
 
 /// A capture file of these frames.
-fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+pub(crate) fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
     let mut file = words(&[0xa1b2_c3d4, 0x0004_0002, 0, 0, 65_535, 1]);
     for frame in frames {

@@ -13,6 +13,8 @@
 //! overflow lately refuses all cookies. With `net.ipv4.tcp_syncookies` at 1 the kernel gives one only while its queue is full,
 //! and the SYN goes on.
 //!
+//! A SYN with a signature (TCP-MD5, TCP-AO) goes on as well: nobody but the kernel has the key for its answer.
+//!
 //! A cookie holds the MSS. Window scale and SACK are kept in the lowest bits of our timestamp as the kernel does, which comes
 //! back with the ACK: that takes a SYN with a timestamp, and a kernel whose timestamps have no secret offset.
 
@@ -77,6 +79,10 @@ const NO_SCALE: i32 = 0xf;
 const SACK: i32 = 0x10;
 const KEPT: u32 = 0x3f;
 
+/// Options that sign a segment: TCP-MD5 (RFC 2385) and TCP-AO (RFC 5925).
+const MD5: i32 = 19;
+const AUTHENTICATION: i32 = 29;
+
 /// Most options that are looked at.
 const MOST_OPTIONS: i32 = 20;
 
@@ -110,6 +116,7 @@ impl Coder<'_> {
         self.end(slot, XDP_DROP, None);
         self.assembler.place(syn);
         self.copy_header(plain, release);
+        self.read_options(release);
         self.with_headers(plain, |coder| {
             coder.assembler.mov(Register::R4, Register::R10);
             coder.assembler.operate(Operation::Add, Register::R4, i32::from(HEADER_AT));
@@ -123,7 +130,6 @@ impl Coder<'_> {
         let short = self.assembler.label();
         self.begin_answer(plain, settings);
         if let Some(scale) = settings.window_scale {
-            self.read_options();
             self.assembler.load(Width::Double, Register::R1, Register::R10, STAMP_AT);
             self.assembler.operate(Operation::ShiftRight, Register::R1, 32);
             self.assembler.jump_if(Register::R1, Condition::Equal, 0, short);
@@ -203,8 +209,8 @@ impl Coder<'_> {
         self.assembler.place(copied);
     }
 
-    /// Finds window scale, SACK and timestamp among the SYN's options.
-    fn read_options(&mut self) {
+    /// Finds window scale, SACK and timestamp among the SYN's options; goes to `signed` when it is signed: the answer would have to be, too.
+    fn read_options(&mut self, signed: Label) {
         const AT: Register = Register::R1;
         const KIND: Register = Register::R2;
         const HERE: Register = Register::R3;
@@ -238,7 +244,7 @@ impl Coder<'_> {
         // Behind the longest header there are four more zeros.
         self.assembler.load(Width::Byte, LEN, HERE, HEADER_AT + 1);
         self.assembler.jump_if(LEN, Condition::Less, 2, done);
-        for (kind, label) in [(3, scale), (4, sack), (8, stamp)] {
+        for (kind, label) in [(3, scale), (4, sack), (8, stamp), (MD5, signed), (AUTHENTICATION, signed)] {
             self.assembler.jump_if(KIND, Condition::Equal, kind, label);
         }
         self.assembler.place(pass);
