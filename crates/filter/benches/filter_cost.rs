@@ -277,7 +277,7 @@ impl Loaded {
                 decides_others: false,
                 counters: counters.as_raw_fd(),
             },
-            sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1 },
+            sets: MapSet { array: array.as_raw_fd(), hash6: -1, blocks: -1, own: -1 },
             samples: samples.as_ref().map(|ring| ring.as_raw_fd()),
             hung_after_jiffies: 1 << 20,
             buff: kernel_types().and_then(|types| XdpBuff::new(&types)),

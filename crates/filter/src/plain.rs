@@ -43,10 +43,7 @@ impl Plain {
     }
 
     pub(crate) fn kind(self) -> u16 {
-        match self.family {
-            Family::V4 => 0x0800,
-            Family::V6 => 0x86dd,
-        }
+        self.family.ether_type()
     }
 
     /// Where the protocol is named.

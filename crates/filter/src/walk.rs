@@ -75,6 +75,16 @@ pub enum Family {
     V6,
 }
 
+impl Family {
+    /// What Ethernet calls it.
+    pub(crate) fn ether_type(self) -> u16 {
+        match self {
+            Self::V4 => 0x0800,
+            Self::V6 => 0x86dd,
+        }
+    }
+}
+
 /// Most different walks of one expression whose findings are kept.
 pub(crate) const MOST_WALKS: usize = 12;
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, HostOptions, Pair, PairOptions};
 use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
-use bywash_sys::route::Gateway;
+use bywash_sys::route::{Gateway, Mac};
 use tempfile::TempDir;
 
 use super::bed::{BYWASH, Filter, arguments, flood, of_rule, sent, summary, two_families};
@@ -205,6 +205,56 @@ fn connections_that_are_only_forwarded_are_not_answered_for() {
         say([&mut far, &mut near]);
     }
     assert!(of_rule(summary(&filter.end()), "web", "packets") >= 2, "a SYN of each");
+}
+
+/// Behind a NIC there are others: guests by macvlan, ipvlan or a bridge, and what a switch gives to all its ports.
+#[test]
+fn only_what_is_for_the_machines_own_addresses_by_its_own_mac_is_answered() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, pair) = two_families(&PairOptions::default());
+    hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let _listener = hosts[1].enter(|| TcpListener::bind("[::]:80")).unwrap().unwrap();
+    let mut filter = Filter::on(&hosts[1], &format!("--rules {}", web(&folder).display()));
+    let mut answered = |mac: &str, address: &str| {
+        let from = if address.contains(':') { "fd00:9::/64" } else { "10.9.0.0/16" };
+        let words = format!(
+            "generate --inject right --dst-mac {mac} --dst {address} --src {from} --proto tcp --dport 80 --payload none \
+             --flags syn --rate 10k --count 20 --json"
+        );
+        let before = of_rule(filter.report(), "web", "packets");
+        sent(hosts[0].command(BYWASH).unwrap().args(arguments(&words)).output().unwrap());
+        std::thread::sleep(Duration::from_millis(100));
+        of_rule(filter.report(), "web", "packets") - before
+    };
+    let own = "02:00:00:00:00:02";
+    for (mac, address) in [
+        ("02:00:00:00:00:07", "10.0.0.2"),
+        ("02:00:00:00:00:07", "fd00::2"),
+        ("ff:ff:ff:ff:ff:ff", "10.0.0.2"),
+        ("01:00:5e:00:00:01", "10.0.0.2"),
+        (own, "10.0.0.255"),
+        (own, "224.0.0.1"),
+        (own, "10.0.0.77"),
+        (own, "fd00::77"),
+    ] {
+        assert_eq!(answered(mac, address), 0, "{address} by {mac}");
+    }
+    for address in ["10.0.0.2", "fd00::2"] {
+        assert_eq!(answered(own, address), 20, "{address}");
+    }
+    let mut until_answered = |mac: &str, address: &str| {
+        let until = Instant::now() + PATIENCE;
+        while answered(mac, address) == 0 {
+            assert!(Instant::now() < until, "{address} by {mac} is not answered");
+        }
+    };
+    hosts[1].route().add_address(pair.far.index, "10.0.0.77/24".parse().unwrap()).unwrap();
+    until_answered(own, "10.0.0.77");
+    hosts[1].route().set_mac(pair.far.index, Mac([2, 0, 0, 0, 0, 7])).unwrap();
+    until_answered("02:00:00:00:00:07", "10.0.0.2");
+    assert_eq!(answered(own, "10.0.0.2"), 0, "it is another's now");
+    filter.end();
 }
 
 /// A SYN over IPv4 from a port, with these options behind the MSS.

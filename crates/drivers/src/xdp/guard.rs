@@ -1,8 +1,13 @@
 //! What stays with the kernel whatever is taken: asked for at the start, and again while rules hold.
 
+use std::collections::BTreeSet;
+
+use bywash_filter::rules::OwnKey;
 use bywash_filter::xdp::NeverTake;
 use bywash_sys::interface;
 use bywash_sys::route::Route;
+
+use super::own;
 
 /// Knows what is never taken in the network namespace that the port was opened in, whichever thread asks.
 pub(super) struct Guard {
@@ -29,6 +34,11 @@ impl Guard {
     /// The MTU that an interface has now.
     pub(super) fn mtu(&mut self, interface: u32) -> Option<u32> {
         Some(self.route.link_at(interface).ok()??.mtu)
+    }
+
+    /// By what packets for the machine come in by an interface, where that is known.
+    pub(super) fn own(&mut self, interface: u32) -> Option<BTreeSet<OwnKey>> {
+        own::find(&mut self.route, interface).ok()
     }
 
     /// What is never taken, as it was at the start.

@@ -26,6 +26,7 @@ mod look;
 mod moving;
 mod open;
 mod others;
+mod own;
 mod program;
 mod rules;
 mod rx;
@@ -338,6 +339,9 @@ impl Port for XdpPort {
         let demand = Demand::of(rules.set.rules(), self.ruled.as_deref().map_or(&[], Ruled::rules));
         let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules, demand)?;
         self.names.add(ruled.numbered());
+        if let Some(guard) = &mut self.guard {
+            ruled.look_at_own(guard);
+        }
         if let Err(error) = link.update(&program) {
             self.steered.in_nic().change_back(before);
             return Err(error.to_string());
@@ -355,6 +359,7 @@ impl Port for XdpPort {
 
     fn new_gateways(&mut self) -> Result<Option<Vec<IpAddr>>, String> {
         let (Some(ruled), Some(guard)) = (&self.ruled, &mut self.guard) else { return Ok(None) };
+        ruled.look_at_own(guard);
         let gateways = guard.look()?.gateways;
         Ok((gateways != ruled.never_take().gateways).then_some(gateways))
     }

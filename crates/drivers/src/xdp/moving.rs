@@ -68,6 +68,9 @@ impl XdpPort {
         let Some(port) = successor.0.take() else { return Err(LoadedRules(successor)) };
         let former = std::mem::replace(self, *port);
         (self.guard, self.samples) = (former.guard, former.samples);
+        if let (Some(ruled), Some(guard)) = (&self.ruled, &mut self.guard) {
+            ruled.look_at_own(guard);
+        }
         self.leaving = former.link.map(|link| Leaving { link, since: None });
         let moved = format!("the rules have moved to XDP ({})", self.capabilities.mode.join(", "));
         let told =

@@ -143,7 +143,7 @@ impl<'a> Opening<'a> {
         // Before the link, so that it goes after it.
         let mut steered = self.wanted().steer(&mut warnings)?;
         let rules = self.rules()?;
-        let guard = if takes { self.guard(&mut warnings)? } else { None };
+        let mut guard = if takes { self.guard(&mut warnings)? } else { None };
         let (mut samples, mut names) = (None, Names::default());
         let (maps, ruled, mut link, mut generic) = if takes {
             let maps = self.maps(rules.is_some()).map_err(|error| error.to_string())?;
@@ -157,6 +157,7 @@ impl<'a> Opening<'a> {
             let (ruled, program) = self.load(&maps, rules.as_ref(), never_take, &mut warnings)?;
             if let Some((ruled, rules)) = ruled.as_ref().zip(rules.as_ref()) {
                 names.add(ruled.numbered());
+                guard.iter_mut().for_each(|guard| ruled.look_at_own(guard));
                 self.give_to_nic(&mut steered, ruled, rules)?;
             }
             let (link, mode) = self.attach(&program, &mut warnings)?;

@@ -20,6 +20,8 @@ use bywash_sys::sysctl;
 use rustix::io::Errno;
 
 use super::flows::Flows;
+use super::guard::Guard;
+use super::own::Own;
 use super::program::{self, Maps};
 use super::slots::Slots;
 use super::verify::NotVerified;
@@ -34,6 +36,8 @@ pub(super) struct Ruled {
     slots: Slots,
     /// What limits have blocked, where there is one that does.
     blocks: Option<Map>,
+    /// For what SYNs are answered, where a rule does that.
+    own: Option<Own>,
     /// Established flows, where a rule asks for them.
     flows: Option<Flows>,
     place: Place,
@@ -100,6 +104,7 @@ impl Ruled {
             set: Arc::clone(&rules.set),
             slots: Slots::default(),
             blocks: None,
+            own: None,
             flows: None,
             place,
         };
@@ -163,7 +168,17 @@ impl Ruled {
         };
         let program = load(&program).map_err(|error| error.to_string())?;
         let (never, scope, set) = (rules.never.clone(), self.scope.clone(), Arc::clone(&rules.set));
-        Ok((Self { never_take, never, scope, set, slots, blocks: lists.blocks, flows, place }, program))
+        let Lists { blocks, own, .. } = lists;
+        Ok((Self { never_take, never, scope, set, slots, blocks, own, flows, place }, program))
+    }
+
+    /// Has SYNs answered for what is the machine's now.
+    pub(super) fn look_at_own(&self, guard: &mut Guard) {
+        if let Some(own) = &self.own
+            && let Some(keys) = guard.own(self.place.interface)
+        {
+            own.set(&keys);
+        }
     }
 
     /// Its program has taken the place of the one before, which counts no more.
@@ -293,6 +308,7 @@ pub(super) struct Lists {
     array: Option<Map>,
     hash6: Option<Map>,
     blocks: Option<Map>,
+    own: Option<Own>,
 }
 
 impl Lists {
@@ -328,7 +344,7 @@ impl Lists {
         } else {
             None
         };
-        Ok(Self { array, hash6, blocks })
+        Ok(Self { array, hash6, blocks, own: Own::create(set)? })
     }
 
     pub(super) fn descriptors(&self) -> MapSet {
@@ -337,6 +353,7 @@ impl Lists {
             array: descriptor(&self.array),
             hash6: descriptor(&self.hash6),
             blocks: descriptor(&self.blocks),
+            own: self.own.as_ref().map_or(-1, Own::as_raw_fd),
         }
     }
 }

@@ -6,7 +6,9 @@
 //!     everything else ──► the next rule
 //! ```
 //!
-//! A listener on all addresses is found for those of other machines as well: then routes say whether the packet is for this one.
+//! A listener on all addresses is found for those of other machines as well. So the packet must be for one of this machine's addresses,
+//! by the interface's own MAC: behind one NIC there are others, macvlan, ipvlan and bridged guests, and a switch sends a port what is for
+//! all, or for nobody that it knows. Where the machine forwards, routes say besides whether the packet stays here.
 //!
 //! The cookie is the one that the kernel would have sent (`bpf_tcp_gen_syncookie`), and making it so tells the listener to
 //! expect it. The helpers that need no listener (`bpf_tcp_raw_gen_syncookie_ipv4`) do not, and a listener that has seen no
@@ -19,6 +21,7 @@
 //! back with the ACK: that takes a SYN with a timestamp, and a kernel whose timestamps have no secret offset.
 
 use super::forwarded::ROUTE;
+use super::keys::OwnKey;
 use super::program::{CONTEXT_AT, Coder};
 use crate::ebpf::{Condition, Helper, Label, Operation, Register, Width};
 use crate::plain::{NETWORK, Plain};
@@ -103,6 +106,7 @@ impl Coder<'_> {
         self.assembler.operate(Operation::And, Register::R1, SYN_RST_ACK);
         self.assembler.jump_if(Register::R1, Condition::NotEqual, ACK, next);
         self.assembler.place(look);
+        self.unless_own(plain, next);
         self.find_listener(plain, release, next);
         self.assembler.load(Width::Byte, Register::R1, DATA, tcp + FLAGS);
         self.assembler.jump_if(Register::R1, Condition::CommonBit, SYN, syn);
@@ -141,6 +145,26 @@ impl Coder<'_> {
         self.assembler.place(release);
         self.release();
         self.assembler.jump(next);
+    }
+
+    /// Goes to `other` when the packet is for another station, or for an address that is not known to be this machine's.
+    fn unless_own(&mut self, plain: Plain, other: Label) {
+        let (address, len) = match plain.family {
+            Family::V4 => (at(NETWORK) + 16, 4),
+            Family::V6 => (at(NETWORK) + 24, 16),
+        };
+        let mut pieces = vec![(Width::Word, 0, 0), (Width::Half, 4, 4), (Width::Half, 12, 6)];
+        pieces.extend((0..len).step_by(4).map(|word| (Width::Word, address + word, 8 + word)));
+        for double in 1..3 {
+            self.assembler.store(Width::Double, Register::R10, HEADER_AT + 8 * double, 0);
+        }
+        for (width, from, to) in pieces {
+            self.assembler.load(width, Register::R1, DATA, from);
+            self.assembler.store(width, Register::R10, HEADER_AT + to, Register::R1);
+        }
+        const { assert!(OwnKey::SIZE <= (LEN_AT - HEADER_AT) as usize) };
+        self.lookup(HEADER_AT, self.rules.sets.own);
+        self.assembler.jump_if(Register::R0, Condition::Equal, 0, other);
     }
 
     /// Puts the listener that the packet is for on the stack; `release` when it is for another socket or another machine, `next`

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use crate::walk::Family;
+
 /// A key of the hash for IPv6, as its bytes are: what kind of list, how many bits, and the prefix in network byte order. Combinations of
 /// classes are in it, too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +68,37 @@ impl BlockKey {
             IpAddr::V6(source) => {
                 bytes[4..8].copy_from_slice(&128_u32.to_ne_bytes());
                 bytes[8..].copy_from_slice(&source.octets());
+            }
+        }
+        bytes
+    }
+}
+
+/// What the machine takes packets by: a key of [`MapSet::own`](super::MapSet::own).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OwnKey {
+    /// The MAC of the interface, or of the bridge or bond that it is a port of.
+    pub mac: [u8; 6],
+    /// One of the machine's addresses.
+    pub address: IpAddr,
+}
+
+impl OwnKey {
+    /// Bytes of a key.
+    pub const SIZE: usize = 24;
+
+    /// As the kernel sees it: the MAC, the EtherType in network byte order, the address and zeros.
+    pub fn to_bytes(self) -> [u8; Self::SIZE] {
+        let mut bytes = [0; Self::SIZE];
+        bytes[..6].copy_from_slice(&self.mac);
+        match self.address {
+            IpAddr::V4(address) => {
+                bytes[6..8].copy_from_slice(&Family::V4.ether_type().to_be_bytes());
+                bytes[8..12].copy_from_slice(&address.octets());
+            }
+            IpAddr::V6(address) => {
+                bytes[6..8].copy_from_slice(&Family::V6.ether_type().to_be_bytes());
+                bytes[8..].copy_from_slice(&address.octets());
             }
         }
         bytes

@@ -56,7 +56,7 @@ pub use flow::{Flow, FlowOptions, MOST_FLOWS, Way};
 pub use flow_table::{Established, FlowLayout, FlowTable, SET, SentFlows, time};
 pub use headers::Headers;
 pub use in_nic::{InNic, in_nic};
-pub use keys::{BlockKey, SetKey6};
+pub use keys::{BlockKey, OwnKey, SetKey6};
 pub use names::{NamePattern, NamePatternError};
 pub use payload::{PayloadPattern, PayloadPlace};
 pub use prefix::{Prefix, PrefixError, network};

@@ -89,6 +89,9 @@ pub struct MapSet {
     /// `BPF_MAP_TYPE_HASH`: for the [`BlockKey`](super::BlockKey) of each source that a limit has blocked, 8 bytes: packets dropped. Not
     /// used where no limit blocks.
     pub blocks: RawFd,
+    /// `BPF_MAP_TYPE_HASH`: the [`OwnKey`](super::OwnKey) of each address that SYNs are answered for, 4 bytes that nobody reads. Not used
+    /// where no rule answers SYNs.
+    pub own: RawFd,
 }
 
 /// Where the network header of packets that are not plain begins, less 14.
@@ -136,7 +139,7 @@ impl<'a> RuleProgram<'a> {
                 decides_others: false,
                 counters: -1,
             },
-            sets: MapSet { array: -1, hash6: -1, blocks: -1 },
+            sets: MapSet { array: -1, hash6: -1, blocks: -1, own: -1 },
             samples: Some(-1),
             hung_after_jiffies: 1,
             buff: None,

@@ -3,7 +3,8 @@
 use std::os::fd::AsRawFd;
 
 use bywash_filter::rules::{
-    Action, BlockKey, Condition, FlowMap, MapSet, Rest, Rule, RuleProgram, RuleSet, SetKey6, SynCookies,
+    Action, BlockKey, Condition, FlowMap, MapSet, OwnKey, Rest, Rule, RuleProgram, RuleSet, SetKey6,
+    SynCookies,
 };
 use bywash_filter::xdp::{Count, Heartbeat, Maps, RULES_AT, Verdict, XdpBuff};
 use bywash_filter::{Expression, Hook, NoNames, Options};
@@ -105,6 +106,7 @@ impl Loaded {
             hash6.update(&key.to_bytes(), &class.to_ne_bytes()).unwrap();
         }
         let blocks = map(MapKind::Hash, u32::try_from(BlockKey::SIZE).unwrap(), 8, 4);
+        let own = map(MapKind::Hash, u32::try_from(OwnKey::SIZE).unwrap(), 4, 4);
         let samples = map(MapKind::RingBuf, 0, 0, 4096);
         let program = RuleProgram {
             hook,
@@ -121,7 +123,12 @@ impl Loaded {
                 decides_others: false,
                 counters: counters.as_raw_fd(),
             },
-            sets: MapSet { array: array.as_raw_fd(), hash6: hash6.as_raw_fd(), blocks: blocks.as_raw_fd() },
+            sets: MapSet {
+                array: array.as_raw_fd(),
+                hash6: hash6.as_raw_fd(),
+                blocks: blocks.as_raw_fd(),
+                own: own.as_raw_fd(),
+            },
             samples: Some(samples.as_raw_fd()),
             hung_after_jiffies: 1 << 20,
             buff: kernel_types().and_then(|types| XdpBuff::new(&types)),
@@ -140,7 +147,7 @@ impl Loaded {
         };
         let spec = ProgramSpec { kind, name: "rules_test", instructions: &instructions };
         let program = Program::load(&spec)?;
-        let kept = vec![sockets, array, hash6];
+        let kept = vec![sockets, array, hash6, own];
         let loaded = Self { hook, program, counters, heartbeat, blocks, samples, _kept: kept };
         loaded.beat(1);
         Ok(loaded)
