@@ -1,5 +1,6 @@
 //! Refuses to write to a file that is read in the same run: opening it for that would empty it first.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -34,6 +35,35 @@ pub(crate) fn refuse<'a>(
         }
     }
     Ok(())
+}
+
+/// Refuses outputs that are one file, by whatever names, whether it is there yet or not.
+///
+/// # Errors
+/// Which file it is.
+pub(crate) fn refuse_twice<'a>(outputs: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
+    let mut places = Vec::new();
+    for output in outputs {
+        let Some(place) = place(output) else { continue };
+        if places.contains(&place) {
+            return Err(Failure::Usage(format!(
+                "{} is named for two outputs, which would garble each other; name another file for one",
+                output.display()
+            )));
+        }
+        places.push(place);
+    }
+    Ok(())
+}
+
+/// What tells a file from others: its device and inode, or the folder's with its name where it is not there yet.
+fn place(path: &Path) -> Option<(u64, u64, Option<&OsStr>)> {
+    if path.exists() {
+        return identity(path, "/dev/stdout").map(|(device, inode)| (device, inode, None));
+    }
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = fs::metadata(folder).ok()?;
+    Some((folder.dev(), folder.ino(), path.file_name()))
 }
 
 /// The device and inode of a file of its own kind: a pipe or a device may well be read and written.

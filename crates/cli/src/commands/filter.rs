@@ -24,6 +24,7 @@ use clap::ValueEnum;
 
 use crate::failure::{Failure, print, warn};
 use crate::options::{PortArgs, ReportArgs, Use, WorkerArgs};
+use crate::overwriting;
 use crate::setup::set_up_until;
 use crate::values;
 
@@ -192,6 +193,11 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         file.spared.gateways = gateways();
         file.keeps_samples = args.samples.is_some();
     }
+    // Before one of them is opened: that would empty the rules, or write among them.
+    let outputs = || args.samples.as_deref().into_iter().chain(args.audit.as_deref());
+    let read = file.iter().flat_map(|file| &file.files).map(|watched| watched.path.as_path());
+    overwriting::refuse(read, outputs())?;
+    overwriting::refuse_twice(outputs())?;
     let idle = file.as_ref().map(|file| file.idle_rules(SystemTime::now())).unwrap_or_default();
     let rules = match &file {
         Some(file) => file.live(SystemTime::now()).map_err(Failure::Usage)?,

@@ -293,3 +293,30 @@ fn that_a_capture_does_not_tell_who_listens_is_told() {
         );
     }
 }
+#[test]
+fn rules_and_lists_are_not_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let text = "[[rule]]\nname = 'a'\nfrom_file = 'nets.txt'\naction = 'drop'\n";
+    let file = rules(folder.path(), text);
+    std::fs::write(at("nets.txt"), "10.0.0.0/8\n").unwrap();
+    std::os::unix::fs::symlink(at("rules.toml"), at("link")).unwrap();
+    for (outputs, why) in [
+        (["--samples", "rules.toml", "", ""], "would destroy what it holds"),
+        (["--samples", "link", "", ""], "would destroy what it holds"),
+        (["--audit", "nets.txt", "", ""], "would destroy what it holds"),
+        (["--samples", "new", "--audit", "new"], "named for two outputs"),
+    ] {
+        let [first, one, second, other] = outputs;
+        let mut command = Host::here().unwrap().command(BYWASH).unwrap();
+        command.args(["filter", "xdp:absent", "--rules"]).arg(&file).args([first, &at(one)]);
+        if !second.is_empty() {
+            command.args([second, &at(other)]);
+        }
+        let output = command.output().unwrap();
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains(why), "{outputs:?}: {told}");
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), text, "{outputs:?}");
+        assert_eq!(std::fs::read_to_string(at("nets.txt")).unwrap(), "10.0.0.0/8\n", "{outputs:?}");
+    }
+}
