@@ -51,6 +51,15 @@ impl Graph {
         Ok(Threading::new(backwards, entry).run())
     }
 
+    /// How many numbers are compared with, all together.
+    pub(crate) fn size(&self) -> usize {
+        let of = |node: &Node| match &node.check {
+            Check::Compare(_) => 1,
+            Check::Among(_, ranges) => ranges.len(),
+        };
+        self.nodes.iter().map(of).sum()
+    }
+
     /// Whether any way leads to a match. Where none does, no packet matches.
     pub(crate) fn can_match(&self) -> bool {
         let targets = self.nodes.iter().flat_map(|node| [node.yes, node.no]);

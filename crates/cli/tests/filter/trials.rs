@@ -293,6 +293,27 @@ fn that_a_capture_does_not_tell_who_listens_is_told() {
         );
     }
 }
+
+#[test]
+fn never_drop_may_have_a_thousand_prefixes_and_more_than_there_is_room_for_are_named() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let file = |count: usize| {
+        let prefix = |n: usize| format!("'11.{}.{}.0/24'", n / 128, n % 128 * 2);
+        let all: Vec<_> = (0..count).map(prefix).collect();
+        let rule = "[[rule]]\nname = 'all'\nmatch = ''\naction = 'drop'\n";
+        rules(folder.path(), &format!("never_drop = [{}]\n{rule}", all.join(", ")))
+    };
+    let spared = [[11, 7, 102, 9], [11, 7, 103, 9]].map(|from| ip([from, US], 17, [7, 7]));
+    let output = try_out(&file(1000), &pcap(&spared), "");
+    assert_eq!(figures(&output), [2, 1, 1], "{output:?}");
+    let output = try_out(&file(9000), &pcap(&spared), "");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{why}");
+    let place = "rules.toml:1:15: there is no room for never_drop";
+    assert!(why.contains(place) && why.contains("action = \"pass\"") && why.len() < 600, "{why}");
+}
+
 #[test]
 fn rules_and_lists_are_not_written_to() {
     let folder = tempfile::tempdir().unwrap();

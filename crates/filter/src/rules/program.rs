@@ -117,6 +117,9 @@ pub(super) fn bits_at(word: usize) -> i16 {
 /// The key of a map whose keys are addresses.
 pub(super) const KEY6: i16 = -32;
 
+/// What is never dropped is not what is too much for the verifier while it is no larger than this: who may be spared anyway is.
+const LEAST_NEVER: usize = 500;
+
 /// Programs that are longer than this stay as they are: each kind of plain packets would add as much, and the verifier's
 /// patience is bounded.
 pub(super) const MOST_FOR_PLAIN: usize = 4096;
@@ -183,6 +186,11 @@ impl<'a> RuleProgram<'a> {
             Some(((graph.walks.len(), graph.nodes.len()), rule))
         };
         let most = self.rules.rules().iter().filter_map(asks).rev().max_by_key(|(asked, _)| *asked);
+        let size = |expression: &Expression| expression.graph().size();
+        let of_rules = self.rules.rules().iter().filter_map(|rule| rule.condition.expression.as_ref());
+        if self.never.iter().map(size).sum::<usize>() > of_rules.map(size).sum::<usize>().max(LEAST_NEVER) {
+            return ProgramError::NeverTooLarge;
+        }
         ProgramError::TooLarge { rule: most.map(|(_, rule)| rule.name.clone()) }
     }
 
@@ -214,6 +222,7 @@ impl<'a> RuleProgram<'a> {
             plain: None,
             header: NETWORK,
             begun: Vec::new(),
+            ended: None,
             counting: None,
             drawing: None,
         };
@@ -222,7 +231,7 @@ impl<'a> RuleProgram<'a> {
             coder.counting = Some(Exits::new(&mut coder.assembler));
         }
         coder.decide_by_kind(plains);
-        let Coder { mut assembler, exits, stack, begun, counting, drawing, .. } = coder;
+        let Coder { mut assembler, exits, stack, begun, ended, counting, drawing, .. } = coder;
         if let Some(drawing) = drawing {
             drawing.place(&mut assembler, self, counting.as_ref().unwrap_or(&exits).end);
         }
@@ -251,7 +260,9 @@ impl<'a> RuleProgram<'a> {
             xdp::count(&mut assembler, &self.maps, &early);
         }
         xdp::end(&mut assembler);
-        assembler.finish().map_err(|error| ProgramError::new(error, &begun, self.rules.rules()))
+        assembler
+            .finish()
+            .map_err(|error| ProgramError::new(error, (&begun, ended.unwrap_or(0)), self.rules.rules()))
     }
 }
 
@@ -270,6 +281,8 @@ pub(super) struct Coder<'a> {
     pub(super) header: Register,
     /// How many instructions there were when a rule's began, and the rule's index.
     begun: Vec<(usize, usize)>,
+    /// How many there were when what is never dropped ended, the first time.
+    ended: Option<usize>,
     /// The ways out where rules that are crossed count first, while they are not `exits`; `None` where none counts.
     pub(super) counting: Option<Exits>,
     /// Where packets are counted for rules that draw; `None` where no rule does.
@@ -288,6 +301,7 @@ impl Coder<'_> {
             self.expression(never, spared, next);
             self.assembler.place(next);
         }
+        self.ended.get_or_insert(self.assembler.here());
         if let Some(only) = self.rules.only {
             let ours = self.assembler.label();
             self.expression(only, ours, self.exits.of(Verdict::Left));

@@ -225,7 +225,7 @@ impl Program {
         }
         match loaded {
             Ok(fd) => Ok(Self { fd: own(fd), name: spec.name.into() }),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS | libc::ENOMEM)) => {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) => {
                 Err(BpfError::new(what(), error).into())
             }
             // Its log would take as long once more and end anywhere.
@@ -233,7 +233,13 @@ impl Program {
                 Err(LoadError::TooLarge { name: spec.name.into() })
             }
             Err(error) => match verifier_log(&attributes) {
-                log if log.is_empty() => Err(BpfError::new(what(), error).into()),
+                // So the verifier says it when it has too many branches before it, as EFAULT, and as ENOMEM since Linux 6.17.
+                log if log.contains("jumps is too complex") => {
+                    Err(LoadError::TooLarge { name: spec.name.into() })
+                }
+                log if log.is_empty() || error.raw_os_error() == Some(libc::ENOMEM) => {
+                    Err(BpfError::new(what(), error).into())
+                }
                 // So it says where only who has the right may (`kernel/bpf/verifier.c`).
                 log if log.contains("prohibited for !root") => {
                     Err(LoadError::Right { name: spec.name.into() })

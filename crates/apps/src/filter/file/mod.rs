@@ -74,6 +74,9 @@ pub struct RuleFile {
     pub spared: NeverTake,
     /// Whether somebody keeps samples; else no rule draws any.
     pub keeps_samples: bool,
+    /// Where in the text the first begins that is never dropped, and the first that establishes nothing.
+    never_at: Option<usize>,
+    except_at: Option<usize>,
     /// Where in the text each rule's parts are.
     places: Vec<RulePlaces>,
     /// Lines are counted in it for what is told of, and only then: in a long file that takes time.
@@ -220,6 +223,8 @@ impl RuleFile {
             files: vec![file],
             spared: NeverTake::default(),
             keeps_samples: true,
+            never_at: None,
+            except_at: None,
             places: Vec::new(),
             text: text.into(),
         };
@@ -238,9 +243,9 @@ impl RuleFile {
             at(Fault { at: error.span().unwrap_or_default(), what })
         })?;
         self.flows = flows(&raw.established).map_err(at)?;
-        for never in &raw.never_drop {
-            self.never.push(never_drop(never).map_err(at)?);
-        }
+        self.never = never_drop(&raw.never_drop).map_err(at)?;
+        self.never_at = raw.never_drop.first().map(|never| never.span().start);
+        self.except_at = raw.established.except.first().map(|except| except.span().start);
         let mut names = HashSet::new();
         for raw in &raw.rule {
             let rule = self.rule(raw.get_ref(), path).map_err(|wrong| match wrong {
@@ -283,15 +288,17 @@ impl RuleFile {
         Ok(self.rules)
     }
 
-    /// Why rules were refused, with the place of the rule that is named there: `the rule 'NAME'`.
+    /// Why rules were refused, with the place of the rule that is named there, `the rule 'NAME'`, or of `never_drop` or `(except)`.
     pub fn located(&self, why: &str) -> String {
         self.named(why).map_or_else(|| why.into(), |error| error.to_string())
     }
 
     fn named(&self, why: &str) -> Option<RuleFileError> {
         let is_named = |rule: &Rule| why.contains(&format!("the rule '{}' ", rule.name));
-        let at = self.rules.iter().position(is_named)?;
-        Some(self.at(self.places[at].action, why.into()))
+        let rule = self.rules.iter().position(is_named).map(|rule| self.places[rule].action);
+        let never = || self.never_at.filter(|_| why.contains("never_drop"));
+        let except = || self.except_at.filter(|_| why.contains("(except)"));
+        Some(self.at(rule.or_else(never).or_else(except)?, why.into()))
     }
 
     /// What there is to be said of a place in the text.
@@ -432,17 +439,29 @@ fn flows(raw: &RawEstablished) -> Result<FlowOptions, Fault> {
     Ok(FlowOptions { most, except })
 }
 
-/// An address or a prefix, whoever sends; or an expression.
-fn never_drop(text: &Spanned<String>) -> Result<Expression, Fault> {
-    match text.get_ref().parse::<Prefix>() {
-        Ok(prefix) => {
-            let all = format!("anyvlan and net {prefix}");
-            all.parse::<Expression>().map_err(|error| fault(text, error.what()))
+/// Most prefixes that one expression joins, which has so many bytes at most.
+const MOST_JOINED: usize = 1000;
+
+/// Addresses and prefixes, whoever sends; and expressions. Prefixes of a family are one expression, as long as one may be: that searches
+/// for an address once, and not for each.
+fn never_drop(texts: &[Spanned<String>]) -> Result<Vec<Expression>, Fault> {
+    let (mut never, mut prefixes) = (Vec::new(), [Vec::new(), Vec::new()]);
+    for text in texts {
+        match text.get_ref().parse::<Prefix>() {
+            Ok(prefix) => prefixes[usize::from(prefix.address().is_ipv6())].push((text, prefix)),
+            // An address, and something wrong behind it: no expression is meant.
+            Err(error @ (PrefixError::Bits(_) | PrefixError::Behind(..))) => return Err(fault(text, error)),
+            Err(PrefixError::Address(_)) => {
+                never.push(some(text, "no rule would drop anything: leave it out")?);
+            }
         }
-        // An address, and something wrong behind it: no expression is meant.
-        Err(error @ (PrefixError::Bits(_) | PrefixError::Behind(..))) => Err(fault(text, error)),
-        Err(PrefixError::Address(_)) => some(text, "no rule would drop anything: leave it out"),
     }
+    for joined in prefixes.iter().flat_map(|family| family.chunks(MOST_JOINED)) {
+        let nets: Vec<String> = joined.iter().map(|(_, prefix)| format!("net {prefix}")).collect();
+        let all = format!("anyvlan and ({})", nets.join(" or "));
+        never.push(all.parse::<Expression>().map_err(|error| fault(joined[0].0, error.what()))?);
+    }
+    Ok(never)
 }
 
 /// An expression that is not every packet; `why` it must not be.

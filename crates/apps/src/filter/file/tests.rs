@@ -345,3 +345,16 @@ fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
     let error = for_nic(parse(&format!("never_drop = [\"10.0.0.1\"]\n{drop}")).unwrap()).unwrap_err();
     assert!(error.what.contains("leave never_drop out"), "{error}");
 }
+
+#[test]
+fn prefixes_that_are_never_dropped_are_joined_as_far_as_that_goes() {
+    let never = |prefixes: &[String]| {
+        let list: Vec<_> = prefixes.iter().map(|prefix| format!("'{prefix}'")).collect();
+        parse(&format!("never_drop = ['udp', {}]\n", list.join(", "))).unwrap().never.len()
+    };
+    let six = |n: usize| format!("2001:{:x}:1234:5678:9abc:def0:1234:{n:x}", 0xd000 + n);
+    let four = |n: usize| format!("203.0.{}.{}", n / 256, n % 256);
+    let all: Vec<_> = (0..1000).map(four).chain((0..1000).map(six)).collect();
+    assert_eq!((never(&all[..1]), never(&all)), (2, 3));
+    assert_eq!(never(&(0..1001).map(four).collect::<Vec<_>>()), 3);
+}
