@@ -315,6 +315,21 @@ fn never_drop_may_have_a_thousand_prefixes_and_more_than_there_is_room_for_are_n
 }
 
 #[test]
+fn what_no_nic_gives_to_a_queue_is_refused_by_a_trial() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |more: &str| {
+        let text = format!("[[rule]]\nname = 'six'\nmatch = 'ip6'\naction = 'queue'\nqueue = 1\n{more}");
+        rules(folder.path(), &text)
+    };
+    let output = try_out(&file(""), &pcap(&[]), "");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{why}");
+    assert!(why.contains("rules.toml:4:10: the rule 'six' can't give its packets to queue 1"), "{why}");
+    let output = try_out(&file("dry_run = true\n"), &pcap(&[]), "");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+}
+
+#[test]
 fn rules_and_lists_are_not_written_to() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).display().to_string();

@@ -244,6 +244,9 @@ impl RulesHeld {
     fn must_be_there(&self, pairs: &[(&Rule, &InNic)]) -> Result<(), String> {
         for ((rule, _), place) in pairs.iter().zip(&self.places) {
             let Action::Steer(queue) = rule.action else { continue };
+            if rule.dry_run {
+                continue;
+            }
             let name = &self.interface;
             let why = match place.left.first() {
                 _ if u32::from(queue) >= self.queues => format!("{name} has {} queues", self.queues),

@@ -4,7 +4,7 @@
 use std::os::fd::AsRawFd;
 
 use bywash_filter::Hook;
-use bywash_filter::rules::RuleProgram;
+use bywash_filter::rules::{Action, RuleProgram, in_nic};
 use bywash_filter::xdp::NeverTake;
 use bywash_port::Rules;
 use bywash_sys::bpf::BpfError;
@@ -29,6 +29,13 @@ pub enum NotVerified {
 /// # Errors
 /// [`NotVerified`]
 pub fn verify(rules: &Rules, never_take: &NeverTake) -> Result<(), NotVerified> {
+    for (rule, in_nic) in rules.set.rules().iter().zip(in_nic(&rules.set, None, &[])) {
+        // No NIC is asked for that, so none can have it.
+        if let (Action::Steer(queue), Some(why)) = (rule.action, in_nic.left.first()) {
+            let why = format!("the rule '{}' can't give its packets to queue {queue}: {why}", rule.name);
+            return Err(NotVerified::Refused(why));
+        }
+    }
     on_trial(rules, never_take, |program| load(program).map(drop))
 }
 
@@ -64,7 +71,7 @@ mod tests {
     use std::num::NonZeroU32;
     use std::sync::Arc;
 
-    use bywash_filter::rules::{Action, Condition, FlowOptions, Rule, RuleSet};
+    use bywash_filter::rules::{Condition, FlowOptions, Rule, RuleSet};
     use bywash_sys::bpf::LoadError;
 
     use super::*;

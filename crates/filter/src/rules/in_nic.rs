@@ -89,6 +89,9 @@ fn of_rule(rule: &Rule, bounds: &Bounds<'_>) -> InNic {
 
 /// What a NIC can do of a rule that gives packets to a queue. It takes these away from nobody, so other rules do not matter.
 fn steered(rule: &Rule) -> InNic {
+    if rule.dry_run {
+        return InNic { beside: vec!["dry_run gives nothing to a queue"], ..InNic::default() };
+    }
     let flow = |known: &Known| match known {
         Known::Ipv4(flow, None) => Ok(flow.clone()),
         Known::Ipv4(_, Some(_)) | Known::EtherType(_) => {
