@@ -315,6 +315,21 @@ fn never_drop_may_have_a_thousand_prefixes_and_more_than_there_is_room_for_are_n
 }
 
 #[test]
+fn what_establishes_nothing_is_refused_by_a_trial_when_it_can_not_run() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let nets: Vec<_> = (0..1500).map(|n| format!("net 2001:db8:{n:x}::/48")).collect();
+    let text = format!(
+        "[established]\nexcept = ['{}']\n[[rule]]\nname = 'a'\nestablished = true\naction = 'pass'\n",
+        nets.join(" or ")
+    );
+    let output = try_out(&rules(folder.path(), &text), &pcap(&[]), "--ours 10.0.0.2");
+    let why = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{why}");
+    assert!(why.contains("rules.toml:2:11: what establishes no flow (except)"), "{why}");
+}
+
+#[test]
 fn what_no_nic_gives_to_a_queue_is_refused_by_a_trial() {
     let folder = tempfile::tempdir().unwrap();
     let file = |more: &str| {

@@ -3,20 +3,22 @@
 //! The table lives on when rules change and the new ones ask for it as well; its program is made anew, and is there before
 //! the XDP program that asks. For a moment there are two, which note the same.
 
+use std::fmt::Display;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
+use bywash_filter::Hook;
 use bywash_filter::rules::{
     Flow, FlowCount, FlowLayout, FlowMap, FlowOptions, FlowTable, RuleSet, SentFlows, note_program,
 };
 use bywash_port::Counter;
-use bywash_sys::bpf::{
-    Link, Map, MapKind, MapSpec, OUR_PROGRAM, Program, ProgramKind, ProgramSpec, TcxDirection,
-};
+use bywash_sys::bpf::{Link, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program, TcxDirection};
 use bywash_sys::random;
 use bywash_sys::shared::Mapping;
 
-use super::program::Maps;
+use super::program::{self, Maps};
+use super::verify::NotVerified;
 
 /// What is known of flows, and what notes them.
 pub(super) struct Flows {
@@ -81,12 +83,7 @@ impl Flows {
             Some(table) if table.layout.bytes() == bytes => Arc::clone(table),
             _ => Arc::new(Table::create(options.most, before.map(|table| &**table))?),
         };
-        let program = note_program(table.reached(), options, maps.descriptors().counters, idle)
-            .map_err(|error| format!("what establishes no flow (except): {error}"))?;
-        let name = format!("{OUR_PROGRAM}_flows");
-        let instructions = program.to_words();
-        let spec = ProgramSpec { kind: ProgramKind::SchedCls, name: &name, instructions: &instructions };
-        let program = Program::load(&spec).map_err(|error| error.to_string())?;
+        let program = load_notes(table.reached(), options, maps, idle).map_err(|error| error.to_string())?;
         // Before others': one that decides that a packet leaves (`TC_ACT_OK`) ends the row, and nothing would be noted behind it.
         let link = Link::tcx_first(&program, interface, TcxDirection::Egress).map_err(|error| {
             format!("{error}; rules with established need Linux 6.6 with CONFIG_NET_XGRESS")
@@ -109,4 +106,26 @@ impl Flows {
         let counted = |count: FlowCount| maps.counted(count as u32)[0];
         FlowCount::ALL.into_iter().map(move |count| Counter { name: count.name(), value: counted(count) })
     }
+}
+
+/// Loads the program that notes what leaves. `(except)` says whose fault it is when it can't be.
+pub(super) fn load_notes(
+    flows: FlowMap,
+    options: &FlowOptions,
+    maps: &Maps,
+    idle: Duration,
+) -> Result<Program, NotVerified> {
+    let refused = |why: &dyn Display| {
+        let why = format!("what establishes no flow (except): {why}; write less of it, or join it into one");
+        NotVerified::Refused(why)
+    };
+    let program = note_program(flows, options, maps.descriptors().counters, idle);
+    let instructions = program.map_err(|error| refused(&error))?.to_words();
+    program::load_words(Hook::Tcx, &format!("{OUR_PROGRAM}_flows"), &instructions).map_err(
+        |error| match error {
+            LoadError::TooLarge { .. } => refused(&"too much for the kernel's verifier"),
+            LoadError::Verifier { .. } => NotVerified::Refused(error.to_string()),
+            LoadError::Right { .. } | LoadError::Bpf(_) => NotVerified::NotAsked(error.to_string()),
+        },
+    )
 }

@@ -9,7 +9,7 @@ use bywash_filter::xdp::NeverTake;
 use bywash_port::Rules;
 use bywash_sys::bpf::BpfError;
 
-use super::flows::Table;
+use super::flows::{Table, load_notes};
 use super::program::{self, Maps};
 use super::rules::{Lists, load};
 
@@ -53,6 +53,9 @@ fn on_trial<T>(
     let lists = Lists::create(&rules.set, &slots).map_err(not_asked)?;
     let flows = rules.set.longest_idle().map(|_| Table::create(rules.flows.most, None));
     let flows = flows.transpose().map_err(NotVerified::NotAsked)?;
+    if let Some((table, idle)) = flows.as_ref().zip(rules.set.longest_idle()) {
+        load_notes(table.reached(), &rules.flows, &maps, idle)?;
+    }
     let never = [&[never_take.expression()], &rules.never[..]].concat();
     let program = RuleProgram {
         maps: maps.descriptors(),
