@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::audit::Audit;
 use super::blocks::{Blocks, Key};
+use super::events::unjudged;
 use super::heavy::Sender;
 use super::shared::{Held, Shared};
 use super::shared_port::SharedPort;
@@ -127,6 +128,8 @@ struct State {
     unblock_trouble: Trouble,
     /// Why packets are not judged by user space.
     length_trouble: Trouble,
+    /// Why packets are lost on their way to user space.
+    room_trouble: Trouble,
     /// Why rules do not decide about all that comes, or not as they should.
     growth_trouble: Trouble,
     /// Why the default gateways are not known.
@@ -140,13 +143,14 @@ struct State {
 
 impl State {
     /// All that may be wrong, in the order in which it is told.
-    fn troubles(&mut self) -> [&mut Trouble; 9] {
+    fn troubles(&mut self) -> [&mut Trouble; 10] {
         [
             &mut self.reload_trouble,
             &mut self.block_trouble,
             &mut self.expiry_trouble,
             &mut self.unblock_trouble,
             &mut self.length_trouble,
+            &mut self.room_trouble,
             &mut self.growth_trouble,
             &mut self.gateways_trouble,
             &mut self.nic_trouble,
@@ -305,6 +309,7 @@ impl Work {
                 watched = Instant::now();
                 let counters = self.port.with(|port| port.counters()).unwrap_or_default();
                 self.look_for_long_packets(&counters);
+                self.look_for_lost_packets(&counters);
                 if session::has_gone(&counters).is_some() {
                     // No packet comes by it again, whatever comes in its place: whoever starts the filter must know.
                     self.note(&json!({ "event": "gone" }));
@@ -337,6 +342,16 @@ impl Work {
                        kernel where user space should have judged them (too_long); start the filter again";
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             state.length_trouble.set(Some(why.into()));
+        }
+    }
+
+    /// What user space should have judged and was lost, since it had no room.
+    fn look_for_lost_packets(&self, counters: &[Counter]) {
+        if unjudged(counters) > 0 {
+            let why = "user space can't keep up: packets for it are lost (unjudged_packets); leave more to the kernel's program (put \
+                       rules in front that drop or pass there), or give it more queues or cores";
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.room_trouble.set(Some(why.into()));
         }
     }
 

@@ -5,7 +5,7 @@ use std::fmt::{self, Display};
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use bywash_port::{Port, RuleCount, RuleId, Rules};
+use bywash_port::{Counter, Port, RuleCount, RuleId, Rules};
 use bywash_sys::clock;
 use bywash_sys::spool::Written;
 use serde::Serialize;
@@ -132,10 +132,20 @@ const LOST: Metric = Metric::fault(
     "Packets that the kernel had no room for on their way back",
 );
 
+/// What the port counts of packets for which sockets had no room. A fill ring that was empty is in the first of them, where it has
+/// cost a packet.
+const NO_ROOM: [&str; 2] = ["rx_dropped", "rx_ring_full"];
+
+/// Packets for user space that were lost before it had them.
+pub(super) fn unjudged(counters: &[Counter]) -> u64 {
+    counters.iter().filter(|counter| NO_ROOM.contains(&counter.name)).map(|counter| counter.value).sum()
+}
+
 /// Everything together.
 struct Total {
     dropped: RuleCount,
     taken: u64,
+    unjudged: u64,
     given_back: u64,
     lost: u64,
     /// Samples in the file, or on their way.
@@ -155,6 +165,14 @@ const TOTAL: &[Column<Total>] = &[
     Column {
         metric: Metric::count("taken_packets", "to user space", "Packets that came to user space"),
         of: |total| total.taken,
+    },
+    Column {
+        metric: Metric::fault(
+            "unjudged_packets",
+            "lost on the way to user space",
+            "Packets that user space should have judged and had no room for: it can't keep up",
+        ),
+        of: |total| total.unjudged,
     },
     Column {
         metric: Metric::count("given_back_packets", "given back", "Packets given back to the kernel"),
@@ -245,6 +263,7 @@ pub(super) fn look(port: &dyn Port, moment: &Moment<'_>) -> Seen {
     let total = Total {
         dropped: RuleCount { packets: real.map(|(_, figures)| figures.dropped).sum(), bytes: 0 },
         taken: lanes.iter().map(|lane| lane.received.packets).sum(),
+        unjudged: unjudged(&port.counters()),
         given_back: lanes.iter().map(|lane| lane.given_back.packets).sum(),
         lost: lanes.iter().map(|lane| lane.lost + lane.given_back.errors).sum(),
         samples: figures.iter().map(|worker| worker.samples).sum(),

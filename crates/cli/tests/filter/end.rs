@@ -43,6 +43,7 @@ fn what_is_on_its_way_to_user_space_at_the_end_comes_back() {
         let count = |of: &Value, name: &str| of[name].as_u64().unwrap();
         let port = |name: &str| count(&summary["port"]["counters"], name);
         let full = port("rx_dropped") + port("rx_ring_full");
+        assert_eq!(count(summary, "unjudged_packets"), full, "{summary}");
         assert_eq!(count(summary, "taken_packets") + full, port("taken"), "{turn}: {summary}");
         assert!(count(summary, "taken_packets") > 10_000, "too few: {summary}");
         assert_eq!((count(summary, "lost_packets"), count(summary, "dropped_packets")), (0, 0), "{summary}");

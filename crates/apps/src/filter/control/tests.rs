@@ -314,3 +314,13 @@ fn the_end_of_the_filter_does_not_wait_for_rules_that_are_loaded() {
     assert!(matches!(work.load(load), Ok(None)));
     assert!(began.elapsed() < Duration::from_secs(1));
 }
+#[test]
+fn that_user_space_can_not_keep_up_is_told() {
+    let (work, ..) = work(Duration::from_secs(60));
+    let count = |value| ["rx_fill_ring_empty", "rx_ring_full"].map(|name| Counter { name, value });
+    let told = |work: &Work| work.state.lock().unwrap().room_trouble.why.clone();
+    work.look_for_lost_packets(&count(0));
+    assert_eq!((told(&work), unjudged(&count(3))), (None, 3));
+    work.look_for_lost_packets(&count(3));
+    assert!(told(&work).is_some_and(|why| why.contains("can't keep up")));
+}
