@@ -464,6 +464,10 @@ impl Work {
             why.map(|why| format!("the default gateways that are never dropped stay as they were: {why}"));
         self.state.lock().unwrap_or_else(PoisonError::into_inner).gateways_trouble.set(trouble);
         if let Ok(Some(gateways)) = held {
+            // What the next files' rules can still drop is told by these.
+            if let Some(file) = &mut self.file {
+                file.spared.gateways.clone_from(&gateways);
+            }
             self.note(&json!({ "event": "gateways", "gateways": gateways }));
         }
     }

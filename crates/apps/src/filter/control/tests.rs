@@ -314,6 +314,18 @@ fn the_end_of_the_filter_does_not_wait_for_rules_that_are_loaded() {
     assert!(matches!(work.load(load), Ok(None)));
     assert!(began.elapsed() < Duration::from_secs(1));
 }
+
+#[test]
+fn gateways_that_are_spared_now_are_known_to_the_next_file() {
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    let mut file = file();
+    file.spared.gateways = vec![[10, 0, 0, 9].into()];
+    work.file = Some(file);
+    work.look_at_gateways();
+    assert_eq!(work.file.unwrap().spared.gateways, Vec::<IpAddr>::new(), "as the port has them");
+}
+
 #[test]
 fn that_user_space_can_not_keep_up_is_told() {
     let (work, ..) = work(Duration::from_secs(60));
