@@ -181,6 +181,7 @@ impl Control {
             state: Arc::clone(&state),
             reload: Arc::clone(&options.reload),
             expiry,
+            applied: SystemTime::now(),
             expiry_due: Instant::now(),
             unblocking_due: Instant::now(),
             file,
@@ -283,6 +284,8 @@ struct Work {
     /// The same, as the last look has found them, when they were others.
     changing: Vec<Watched>,
     expiry: Option<SystemTime>,
+    /// When it was asked last which rules have expired.
+    applied: SystemTime,
     /// When what has expired may be taken out, which did not come about before.
     expiry_due: Instant,
     /// When sources may be unblocked, which did not come about before.
@@ -323,8 +326,7 @@ impl Work {
             if asked || (looks && self.has_settled()) {
                 self.read_again(asked);
             }
-            let has_expired = self.expiry.is_some_and(|end| end <= SystemTime::now());
-            if has_expired && self.expiry_due <= Instant::now() {
+            if self.are_others_live(SystemTime::now()) && self.expiry_due <= Instant::now() {
                 self.expire();
             }
             if self.gateways_due <= Instant::now() {
@@ -402,6 +404,13 @@ impl Work {
         }
     }
 
+    /// Whether a rule that holds has expired; or one that had has not any more: the clock was ahead and was set back.
+    fn are_others_live(&self, now: SystemTime) -> bool {
+        let was_ahead = now < self.applied;
+        self.expiry.is_some_and(|end| end <= now)
+            || (was_ahead && self.file.as_ref().is_some_and(|file| file.revives(now, self.applied)))
+    }
+
     fn expire(&mut self) {
         let Some(file) = self.file.clone() else { return };
         self.shared.is_seen(AT_WORK);
@@ -410,16 +419,18 @@ impl Work {
             Ok(None) => {}
             Ok(Some(places)) => {
                 let now = self.shared.rules();
-                let [before, holds] =
-                    [&before, &now].map(|rules| rules.set.rules().iter().map(|rule| rule.name.as_str()));
-                let holds: HashSet<&str> = holds.collect();
                 let mut line = rules_line("expired", &now, &places);
-                line["expired"] = before.filter(|name| !holds.contains(name)).collect();
+                line["expired"] = json!(names_without(&before, &now));
+                line["revived"] = json!(names_without(&now, &before));
                 self.note(&line);
             }
             Err(why) => {
                 self.expiry_due = Instant::now() + RETRY.max(began.elapsed() * SHARE);
-                let trouble = Some(format!("a rule that has expired still holds: {why}"));
+                let what = match self.expiry.is_some_and(|end| end <= SystemTime::now()) {
+                    true => "a rule that has expired still holds",
+                    false => "a rule that has not expired, since the clock was set back, does not hold",
+                };
+                let trouble = Some(format!("{what}: {why}"));
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 let is_new = state.expiry_trouble.set(trouble);
                 drop(state);
@@ -438,7 +449,7 @@ impl Work {
         let Some(places) = self.hold(file.live(now)?).map_err(|why| file.located(&why))? else {
             return Ok(None);
         };
-        self.expiry = file.next_expiry(now);
+        (self.expiry, self.applied) = (file.next_expiry(now), now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;
         state.reload_trouble.set(None);
@@ -651,6 +662,12 @@ impl Work {
     fn set_audit_trouble(&self, why: Option<String>) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).audit_trouble.set(why);
     }
+}
+
+/// The names of the first rules that are none of the others', in order.
+fn names_without<'a>(rules: &'a Rules, others: &Rules) -> Vec<&'a str> {
+    let others: HashSet<&str> = others.set.rules().iter().map(|rule| rule.name.as_str()).collect();
+    rules.set.rules().iter().map(|rule| rule.name.as_str()).filter(|name| !others.contains(name)).collect()
 }
 
 /// Rules that do the same with the same packets now as before, by name.

@@ -127,6 +127,7 @@ fn work(time: Duration) -> (Work, Arc<AtomicBool>, Arc<AtomicU64>) {
         seen: Vec::new(),
         changing: Vec::new(),
         expiry: None,
+        applied: SystemTime::now(),
         expiry_due: Instant::now(),
         unblocking_due: Instant::now(),
         told: Vec::new(),
@@ -324,6 +325,23 @@ fn gateways_that_are_spared_now_are_known_to_the_next_file() {
     work.file = Some(file);
     work.look_at_gateways();
     assert_eq!(work.file.unwrap().spared.gateways, Vec::<IpAddr>::new(), "as the port has them");
+}
+
+#[test]
+fn a_rule_that_expired_by_a_clock_that_was_ahead_holds_again_when_it_is_set_back() {
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    let text = "[[rule]]\nname = 'a'\nto_ports = [9]\naction = 'drop'\nexpires = 2200-01-01T00:00:00Z\n";
+    let file = RuleFile::parse(text, std::path::Path::new("rules.toml")).unwrap();
+    let ahead = SystemTime::UNIX_EPOCH + Duration::from_secs(300 * 366 * 86_400);
+    work.hold(file.live(ahead).unwrap()).unwrap();
+    (work.expiry, work.applied) = (file.next_expiry(ahead), ahead);
+    work.file = Some(file);
+    assert!(!work.are_others_live(ahead) && work.shared.rules().set.rules().is_empty());
+    assert!(work.are_others_live(SystemTime::now()));
+    work.expire();
+    assert_eq!(work.shared.rules().set.rules().len(), 1);
+    assert!(!work.are_others_live(SystemTime::now()) && work.are_others_live(ahead));
 }
 
 #[test]

@@ -323,6 +323,11 @@ impl RuleFile {
         self.rules.iter().filter_map(|rule| rule.expires).filter(|end| *end > now).min()
     }
 
+    /// Whether a rule has not expired now that had at another time, later than this.
+    pub(super) fn revives(&self, now: SystemTime, later: SystemTime) -> bool {
+        self.rules.iter().filter_map(|rule| rule.expires).any(|end| end > now && end <= later)
+    }
+
     fn rule(&mut self, raw: &RawRule, path: &Path) -> Result<Rule, Wrong> {
         let name = raw.name.get_ref();
         if name.trim().is_empty() {
