@@ -394,6 +394,7 @@ impl Work {
                 line["mode"] = json!(self.port.with(|port| port.capabilities().mode.clone()).ok());
                 self.note(&line);
                 self.file = Some(file);
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).reload_trouble.set(None);
             }
             Err(why) => {
                 self.note(&json!({ "event": "refused", "why": why }));
@@ -452,7 +453,6 @@ impl Work {
         (self.expiry, self.applied) = (file.next_expiry(now), now);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.reloads += 1;
-        state.reload_trouble.set(None);
         state.expiry_trouble.set(None);
         Ok(Some(places))
     }

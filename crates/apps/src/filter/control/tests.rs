@@ -328,6 +328,17 @@ fn gateways_that_are_spared_now_are_known_to_the_next_file() {
 }
 
 #[test]
+fn why_a_file_was_refused_is_told_also_after_a_rule_has_expired() {
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    work.file = Some(file());
+    let refused = Some("rules.toml:1:1: wrong".to_owned());
+    work.state.lock().unwrap().reload_trouble.set(refused.clone());
+    work.expire();
+    assert_eq!(work.state.lock().unwrap().reload_trouble.why, refused);
+}
+
+#[test]
 fn a_rule_that_expired_by_a_clock_that_was_ahead_holds_again_when_it_is_set_back() {
     let (mut work, refuses, _) = work(Duration::from_secs(60));
     refuses.store(false, Ordering::Relaxed);
