@@ -17,6 +17,8 @@ pub struct Watched {
 struct Looks {
     inode: u64,
     changed: SystemTime,
+    /// When anything of it changed, its time of change among that: seconds and nanoseconds. Nobody can set that back.
+    touched: (i64, i64),
     len: u64,
 }
 
@@ -36,7 +38,38 @@ fn looks(path: &Path) -> Option<Looks> {
     let metadata = std::fs::metadata(path).ok()?;
     if metadata.file_type().is_fifo() {
         // It changes while it is written and read, and could not be read anew.
-        return Some(Looks { inode: metadata.ino(), changed: SystemTime::UNIX_EPOCH, len: 0 });
+        return Some(Looks {
+            inode: metadata.ino(),
+            changed: SystemTime::UNIX_EPOCH,
+            touched: (0, 0),
+            len: 0,
+        });
     }
-    Some(Looks { inode: metadata.ino(), changed: metadata.modified().ok()?, len: metadata.len() })
+    Some(Looks {
+        inode: metadata.ino(),
+        changed: metadata.modified().ok()?,
+        touched: (metadata.ctime(), metadata.ctime_nsec()),
+        len: metadata.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edit_is_seen_when_length_and_time_are_as_they_were() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rules.toml");
+        std::fs::write(&path, "one").unwrap();
+        let before = Watched::now(&path);
+        let time = std::fs::metadata(&path).unwrap().modified().unwrap();
+        // The kernel's own times go by its ticks.
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        std::fs::write(&path, "two").unwrap();
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(time).unwrap();
+        assert_ne!(before.again(), before);
+        let after = Watched::now(&path);
+        assert_eq!(after.again(), after);
+    }
 }
