@@ -285,7 +285,7 @@ impl RuleSet {
             return Err(RuleError::Joined(joined as usize, beyond.clone()));
         }
         let tables = builder.build(joined).map_err(|many| match many {
-            TooMany::Prefixes => RuleError::Prefixes,
+            TooMany::Prefixes => RuleError::Prefixes(trie::beyond_room(rules).unwrap_or_default().into()),
             TooMany::Crossed => RuleError::Crossed(crossed.len(), crossed[0].clone()),
         })?;
         Ok((plans, tables, looks.build(rules)?))

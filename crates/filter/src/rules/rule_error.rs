@@ -28,7 +28,11 @@ pub enum RuleError {
     /// Patterns that no search can be made of.
     #[error("the rule '{0}' has too many payload patterns: {1}")]
     Payload(String, String),
-    /// More prefixes than there is room for.
-    #[error("the prefixes need more than {} MiB: leave out some of those longer than /24", trie::MOST_BLOCKS >> 10)]
-    Prefixes,
+    /// More prefixes of IPv4 than there is room for; the first rule with one that has none.
+    #[error(
+        "the rule '{0}' has the first prefix that there is no room for: those longer than /16 lie in {most} networks at most, on \
+         either side, each /16 counted and each /24 where they are longer than that; leave some out, or write shorter ones",
+        most = trie::MOST_BLOCKS
+    )]
+    Prefixes(String),
 }

@@ -3,6 +3,9 @@
 //! An address costs one load, two where there are prefixes longer than /16, three where there are some longer than /24,
 //! however many there are. (The kernel's own trie costs a comparison for each bit, and a call.)
 
+use std::net::IpAddr;
+
+use super::Rule;
 use super::prefix::mask32;
 
 /// Set in an entry that leads to a block.
@@ -16,6 +19,21 @@ pub(super) const BLOCK: usize = 256;
 
 /// Most blocks; a block has 1 KiB.
 pub(super) const MOST_BLOCKS: usize = 1 << 18;
+
+/// The first rule with a prefix that there is no room for.
+pub(super) fn beyond_room(rules: &[Rule]) -> Option<&str> {
+    let mut tries = [Trie::new(), Trie::new()];
+    let mut has_room = |rule: &Rule| {
+        let lists = [&rule.condition.from, &rule.condition.to];
+        tries.iter_mut().zip(lists).all(|(trie, list)| {
+            list.iter().all(|prefix| match prefix.address() {
+                IpAddr::V4(address) => trie.paint(address.to_bits(), prefix.bits(), |class| class).is_some(),
+                IpAddr::V6(_) => true,
+            })
+        })
+    };
+    rules.iter().find(|rule| !has_room(rule)).map(|rule| &*rule.name)
+}
 
 /// A class for each IPv4 address; 0 for those in no prefix.
 #[derive(Debug)]
@@ -80,5 +98,30 @@ impl Trie {
             entry = self.blocks[(entry & !INNER) as usize][usize::from(byte)];
         }
         entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Action, Condition, Prefix, RuleError, RuleSet};
+    use super::*;
+
+    #[test]
+    fn the_first_rule_whose_prefixes_there_is_no_room_for_is_named() {
+        let rule = |name: &str, addresses: std::ops::Range<usize>| {
+            let address = |n: usize| u32::try_from(n << 8).unwrap().into();
+            let from = addresses.map(|n| Prefix::new(IpAddr::V4(address(n)), 32).unwrap()).collect();
+            let condition = Condition { from, ..Condition::default() };
+            Rule {
+                name: name.into(),
+                condition,
+                action: Action::Drop,
+                sample: None,
+                expires: None,
+                dry_run: false,
+            }
+        };
+        let rules = vec![rule("few", 0..256), rule("many", 256..MOST_BLOCKS), rule("more", 0..256)];
+        assert_eq!(RuleSet::new(rules).unwrap_err(), RuleError::Prefixes("many".into()));
     }
 }
