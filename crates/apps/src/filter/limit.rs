@@ -2,7 +2,8 @@
 //!
 //! A key's state is the time at which its next packet would be on schedule (the generic cell rate algorithm: a token bucket
 //! without a timer). A packet is let through while that time is not too far ahead. Keys lie in sets of four by their hash;
-//! when all four are taken, the one furthest behind goes: who sends much is never pushed out by many who send little.
+//! when all four are taken, the one furthest behind goes: who sends much uses its burst up, which puts it ahead, and is not pushed out by
+//! many who send little. With `burst = 1` nobody can be ahead of who has just come.
 //!
 //! What is within the limit is counted in the word of its key, and what is above it beside that, so that who sends most above it
 //! can be named.
