@@ -30,6 +30,9 @@ use read::text_of;
 /// One sample in so many packets, at most: random numbers of 32 bits say how many there are between two.
 const MOST_RARE: u32 = 1_000_000_000;
 
+/// Packets per second of a limit, at most: what is kept of a key is when its next packet is due, in nanoseconds.
+const MOST_RATE: u32 = 1_000_000_000;
+
 /// What is wrong with a rule file. It prints as `FILE:LINE:COLUMN: what`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}{}: {what}", shown(*.line, *.column))]
@@ -239,7 +242,12 @@ impl RuleFile {
         let path = &self.files[0].path.clone();
         let at = |fault: Fault| located(path, text, fault);
         let raw: RawFile = toml::from_str(text).map_err(|error| {
-            let what = error.message().lines().collect::<Vec<_>>().join(" ");
+            let what = match toml::from_str::<toml::Table>(text) {
+                Ok(table) if table.get("rule").is_some_and(toml::Value::is_table) => {
+                    "there may be several rules: write [[rule]], with two brackets, above each".into()
+                }
+                _ => error.message().lines().collect::<Vec<_>>().join(" "),
+            };
             at(Fault { at: error.span().unwrap_or_default(), what })
         })?;
         self.flows = flows(&raw.established).map_err(at)?;
@@ -333,6 +341,11 @@ impl RuleFile {
         if name.trim().is_empty() {
             return Err(fault(&raw.name, "a rule needs a name: counters are known by it").into());
         }
+        if name.contains(char::is_control) {
+            let what =
+                "a control character is in the name, which terminals and logs would obey: leave it out";
+            return Err(fault(&raw.name, what).into());
+        }
         let condition = self.condition(raw, path)?;
         let sample = match &raw.sample {
             None => None,
@@ -399,6 +412,9 @@ fn limit(raw: &RawRule) -> Result<Limit, Fault> {
     };
     let positive =
         |value: &Spanned<u32>| above_0(value, "0 lets nothing through: write action = \"drop\" for that");
+    if let Some(rate) = Some(rate).filter(|rate| *rate.get_ref() > MOST_RATE) {
+        return Err(fault(rate, format!("packets are told apart by nanoseconds: at most {MOST_RATE}")));
+    }
     let burst = raw.burst.as_ref().map_or(Ok(*rate.get_ref()), positive)?;
     let per = raw.per.as_ref().map_or(Ok(Per::Source { v4: 32, v6: 64 }), per)?;
     let block = raw.block_seconds.as_ref();

@@ -18,14 +18,21 @@ const PIPE: Duration = Duration::from_secs(5);
 /// Most bytes of a pipe.
 const MOST: usize = 1 << 26;
 
-/// All that stands in a file.
+/// In UTF-8.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
+/// All that stands in a file, but for a byte order mark.
 pub(super) fn text_of(path: &Path) -> Result<String, RuleFileError> {
-    let bytes = bytes_of(path).map_err(|error| RuleFileError {
+    let mut bytes = bytes_of(path).map_err(|error| RuleFileError {
         file: path.display().to_string(),
         line: 0,
         column: 0,
         what: format!("it can't be read: {error}"),
     })?;
+    // Some editors begin every text so.
+    if bytes.starts_with(BYTE_ORDER_MARK) {
+        bytes.drain(..BYTE_ORDER_MARK.len());
+    }
     text::text_of(bytes).map_err(|Garbled { before, what }| {
         located(path, &before, Fault { at: before.len()..before.len(), what })
     })

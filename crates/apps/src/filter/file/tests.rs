@@ -139,6 +139,7 @@ fn each_mistake_is_named_with_its_place() {
         (rule("match = \"\"\naction = \"dorp\""), "4:10", "'dorp' is no action"),
         (rule("match = \"\"\naction = \"limit\""), "4:10", "needs a rate"),
         (rule("match = \"\"\naction = \"limit\"\nrate = 0"), "5:8", "0 lets nothing through"),
+        (rule("match = \"\"\naction = \"limit\"\nrate = 1000000001"), "5:8", "at most 1000000000"),
         (rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"src\""), "6:7", "source/24"),
         (
             rule("match = \"\"\naction = \"limit\"\nrate = 1\nper = \"flow\"\nblock_seconds = 1"),
@@ -156,6 +157,12 @@ fn each_mistake_is_named_with_its_place() {
         (rule("match = \"\"\naction = \"syncookie\"\ndry_run = true"), "4:10", "answered in XDP"),
         (rule("match = \"\""), "1:1", "missing field `action`"),
         (error("[[rule]\nname = 1"), "1:8", ""),
+        (error("[rule]\nname = \"a\""), "1:1", "write [[rule]]"),
+        (
+            error("[[rule]]\nname = \"a\\u001b[2J\"\nmatch = \"\"\naction = \"drop\""),
+            "2:8",
+            "a control character",
+        ),
         (error("never_drop = [\"nonsense\"]"), "1:16", "expression"),
         (error("never_drop = [\"10.0.0.0/99\"]"), "1:15", "no such length"),
         (error("never_drop = [\"10.0.0.1/8\"]"), "1:15", "write 10.0.0.0/8"),
@@ -195,7 +202,7 @@ fn lists_in_files_are_read_and_their_mistakes_named_there() {
     let path = folder.path().join("rules.toml");
     let list = folder.path().join("nets.txt");
     let text = "[[rule]]\nname = \"a\"\nfrom_file = \"nets.txt\"\naction = \"drop\"\n";
-    std::fs::write(&list, "# bad ones\n10.0.0.0/8\n  2001:db8::/32 # here\n\n").unwrap();
+    std::fs::write(&list, "\u{feff}# bad ones\n10.0.0.0/8\n  2001:db8::/32 # here\n\n").unwrap();
     let file = RuleFile::parse(text, &path).unwrap();
     assert_eq!(file.rules[0].condition.from.len(), 2);
     assert_eq!(file.files, [Watched::now(&path), Watched::now(&list)]);
