@@ -318,7 +318,7 @@ fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str
                 return Err(format!("{from} and {} are of different families", scoped.ip()));
             }
         }
-        Ok((destination, id.map(|id| (id, way_by(control, id, destination)))))
+        Ok((destination, id.map(|id| (id, hop_by(control, id, destination)))))
     });
     let (destination, by) = asked.map_err(|error| error.to_string())??;
     let stacks = handle.stacks(move |stack, _| {
@@ -332,19 +332,18 @@ fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str
         } else {
             "unicast"
         };
-        (snapshot.next_hop(destination), snapshot.source_for(destination), kind)
+        let usual = snapshot.next_hop(destination);
+        let found = match by {
+            // What is ours or everybody's on the link is no matter of routes.
+            Some((id, _)) if usual.is_some_and(|(usual, _)| usual == id) || kind == "local" => usual,
+            Some((id, hop)) => hop.map(|hop| (id, hop)),
+            None => usual,
+        };
+        let source = found.and_then(|(id, hop)| snapshot.source_by(id, hop, destination));
+        (found, source, kind)
     });
     let mut stacks = stacks.map_err(|error| error.to_string())?.into_iter();
-    let (usual, mut source, kind) = stacks.next().unwrap_or((None, None, "unicast"));
-    let found = match by {
-        // What is ours or everybody's on the link is no matter of routes.
-        Some((id, _)) if usual.is_some_and(|(usual, _)| usual == id) || kind == "local" => usual,
-        Some((id, found)) => found.map(|(hop, ours)| {
-            source = ours;
-            (id, hop)
-        }),
-        None => usual,
-    };
+    let (found, source, kind) = stacks.next().unwrap_or((None, None, "unicast"));
     let Some((id, hop)) = found else {
         let by = interface.map_or_else(String::new, |name| format!(" by {name}"));
         return Err(format!("no route leads to {text}{by}"));
@@ -360,16 +359,12 @@ fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str
     })
 }
 
-/// The next hop to a destination by one interface, and the address that packets there are from.
-fn way_by(control: &Control, id: InterfaceId, destination: Address) -> Option<(Address, Option<Address>)> {
+/// The next hop to a destination by one interface.
+fn hop_by(control: &Control, id: InterfaceId, destination: Address) -> Option<Address> {
     let leads = |route: &&Route| route.interface == id && route.prefix.contains(destination);
     let best = |route: &&Route| (route.prefix.length(), std::cmp::Reverse(route.metric));
     let route = control.routes().filter(leads).max_by_key(best)?;
-    let hop = route.gateway.unwrap_or(destination);
-    let ours = || control.addresses().filter(|(_, on, _)| *on == id).map(|(prefix, ..)| prefix);
-    let near = ours().find(|prefix| prefix.contains(hop));
-    let source = near.or_else(|| ours().find(|prefix| prefix.address().is_v4() == destination.is_v4()));
-    Some((hop, source.map(|prefix| prefix.address())))
+    Some(route.gateway.unwrap_or(destination))
 }
 
 fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow> {

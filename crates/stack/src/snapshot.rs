@@ -323,6 +323,16 @@ impl Snapshot {
         self.path(destination).and_then(|path| self.source(path, destination))
     }
 
+    /// The same where the packets go by an interface to a next hop, whatever routes say.
+    pub fn source_by(
+        &self,
+        interface: InterfaceId,
+        next_hop: Address,
+        destination: Address,
+    ) -> Option<Address> {
+        self.source(Path { interface, next_hop }, destination)
+    }
+
     /// What peers may connect to, on all stacks, in the order in which it was asked for.
     pub fn listeners(&self) -> &[(ListenerId, Listen)] {
         &self.listeners

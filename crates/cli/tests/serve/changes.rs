@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bywash_lab::{lock, skip};
 
@@ -163,6 +163,33 @@ fn changes_are_those_of_iproute2() {
     refused("-4 stats", "unexpected argument '-4'");
     assert_eq!(text("sockets -H -4 sport = :1 or sport = :2"), "");
     serve.end();
+}
+
+/// The way by another interface is from the address that packets by it would have.
+#[test]
+fn a_way_by_one_interface_is_from_what_the_stack_would_take() {
+    let Some(_guard) = lock() else { return };
+    let router = Router::start();
+    for (link, number) in [("ra", 1), ("rb", 2)] {
+        router.instance.told(&format!("addr add fd0{number}::1/64 dev {link} --name router"));
+        router
+            .instance
+            .told(&format!("route add default6 via fe80::9 dev {link} metric {number} --name router"));
+    }
+    let way = |by: &str| router.instance.told(&format!("route get 2001:db8::1 --name router --json{by}"));
+    let until = Instant::now() + Duration::from_secs(20);
+    while way("")["source"] != "fd01::1" {
+        assert!(Instant::now() < until, "{}", way(""));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    while way(" dev rb")["source"] != "fd02::1" {
+        assert!(Instant::now() < until, "{}", way(" dev rb"));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // One that is not in use yet is not taken.
+    router.instance.told("addr add fd03::1/64 dev rb --name router");
+    assert_eq!(router.instance.told("route get fd03::9 dev rb --name router --json")["source"], "fd02::1");
+    router.instance.end();
 }
 
 /// An instance that says of its one route what it is made to, whatever it is asked to do.
