@@ -12,7 +12,7 @@ use bywash_stack::{
 use crate::instance::Handle;
 use crate::request::{
     AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteRow, RouteWords,
-    Stats, WayRow, protocol,
+    Stats, WayRow, prefix, protocol,
 };
 use crate::scoped::{ScopedAddress, as_typed};
 use crate::socket_rows;
@@ -75,7 +75,7 @@ fn with_control(
         }
         Request::AddAddress { address, interface, dad, replace } => {
             let id = interface_named(control, interface.as_deref())?;
-            let prefix: Prefix = address.parse().map_err(|error| format!("{error}"))?;
+            let prefix = prefix(&address)?;
             let added = match (replace, dad) {
                 (true, _) => control.replace_address(now, id, prefix, dad),
                 (false, true) => control.add_address_if_free(now, id, prefix),

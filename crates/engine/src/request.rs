@@ -25,7 +25,7 @@ pub enum Request {
     },
     /// Gives an interface an address.
     AddAddress {
-        /// `10.0.0.1/24`; `auto6`: what the link's routers say, from now on.
+        /// `10.0.0.1/24`, without a length one of all its bits; `auto6`: what the link's routers say, from now on.
         address: String,
         /// The interface; may be left out where there is one only.
         interface: Option<String>,

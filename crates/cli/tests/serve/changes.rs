@@ -93,6 +93,15 @@ fn changes_are_those_of_iproute2() {
     assert_eq!(text("neigh show 10.9.0.7"), format!("10.9.0.7 dev {name} 02:00:00:00:00:78 permanent"));
     refused("addr add 10.9.0.2/24", "already");
     text("addr replace 10.9.0.2/24");
+    // One of all its bits.
+    text("addr add 10.9.0.77");
+    assert!(text("addr show to 10.9.0.77").contains("10.9.0.77/32"));
+    text("addr del 10.9.0.77");
+    text("route add 10.4.0.0/16 via 10.9.0.1 priority 5");
+    assert!(text("route show 10.4.0.0/16 preference 5").ends_with("metric 5"));
+    text("route del 10.4.0.0/16");
+    refused("route add 10.4.0.0/16 via 10.9.0.1 src 10.9.0.2", "'src' is not supported");
+    refused("route append 10.4.0.0/16 via 10.9.0.1", "'append' is not known");
     // What cannot be.
     refused("route add 10.9.1.1/16 via 10.9.0.1", "is it 10.9.0.0/16?");
     refused("route add 10.8.0.0/16 via 10.9.0.2", "an address of ours");

@@ -75,7 +75,7 @@ fn what_makes_no_sense_is_answered_with_an_error_and_harms_nobody() {
     let _silent = UnixStream::connect(serve.socket()).unwrap();
     for (words, says) in [
         ("addr add 10.9.0.2/24", "is an address of ours already"),
-        ("addr add 10.9.0.3", "no address with a prefix length"),
+        ("addr add 10.9.0.3/", "no address with a prefix length"),
         ("addr del 10.9.0.9", "is no address of this instance"),
         ("addr add 10.9.0.3/24 dev nothing", "there is no interface 'nothing'"),
         ("route add default via 10.8.0.1", "on no link"),

@@ -125,6 +125,7 @@ impl<'a> Words<'a> {
         let mut words = words.iter().map(String::as_str);
         let mut all = Self { bare: None, pairs: Vec::new(), flags: Vec::new() };
         while let Some(word) = words.next() {
+            let word = spelled(word, known);
             if flags.contains(&word) {
                 all.flags.push(word);
             } else if known.contains(&word) {
@@ -182,6 +183,14 @@ impl<'a> Words<'a> {
     }
 }
 
+/// The word of those that are known for which iproute2 has several.
+fn spelled<'a>(word: &'a str, known: &[&str]) -> &'a str {
+    match word {
+        "priority" | "preference" if known.contains(&"metric") => "metric",
+        word => word,
+    }
+}
+
 /// A name of a list, or `all`.
 pub(super) fn one_of<'a>(
     word: &str,
@@ -209,6 +218,12 @@ mod tests {
             assert_eq!((words.object(), words.value("dev")), (Some("10.0.0.9"), Some("eth1")), "{text}");
             assert!(words.has("dad"));
         }
+        for text in ["10.0.0.0/8 metric 5", "priority 5 10.0.0.0/8", "10.0.0.0/8 preference 5"] {
+            let words = words(text);
+            let words = Words::parse(&words, &["metric"], &[]).unwrap();
+            assert_eq!((words.object(), words.value("metric")), (Some("10.0.0.0/8"), Some("5")), "{text}");
+        }
+        assert!(Words::parse(&words("metric 5 priority 6"), &["metric"], &[]).is_err());
         for text in ["10.0.0.9 10.0.0.8", "10.0.0.9 to 10.0.0.8", "dev", "dev a dev b"] {
             assert!(Words::parse(&words(text), &["dev", "to"], &[]).is_err(), "{text}");
         }
