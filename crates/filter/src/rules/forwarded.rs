@@ -21,8 +21,8 @@ const DESTINATION: i16 = 32;
 const AF_INET: i32 = 2;
 const AF_INET6: i32 = 10;
 
-/// `BPF_FIB_LKUP_RET_NOT_FWDED`: the destination is this machine's, or for all on the link, or has no route; and `BPF_FIB_LKUP_RET_FWD_DISABLED`: nothing is
-/// forwarded that comes in by this interface.
+/// `BPF_FIB_LKUP_RET_NOT_FWDED`: the destination is this machine's, or for all on the link, or has no route; and
+/// `BPF_FIB_LKUP_RET_FWD_DISABLED`: nothing is forwarded that comes in by this interface.
 const STAYS_HERE: [i32; 2] = [4, 5];
 
 impl Coder<'_> {
