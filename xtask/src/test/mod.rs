@@ -9,6 +9,7 @@ mod steps;
 use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use crate::project::{self, Problem, about};
@@ -73,9 +74,17 @@ pub(crate) struct Context {
     pub(crate) tally: Tally,
     /// The file in which tests note that they were skipped (`BYWASH_SKIPS`).
     skips: PathBuf,
+    /// The release build, beside the first steps.
+    release: Option<JoinHandle<Result<Outcome, Problem>>>,
 }
 
 impl Context {
+    /// Waits for the release build.
+    fn release_build(&mut self) -> Result<Outcome, Problem> {
+        let ended = self.release.take().and_then(|build| build.join().ok());
+        ended.unwrap_or_else(|| Err(Problem("the release build broke off".into())))
+    }
+
     /// The lines tests have noted since the last call.
     pub(crate) fn take_skips(&self) -> Vec<String> {
         let text = fs::read_to_string(&self.skips).unwrap_or_default();
@@ -94,7 +103,7 @@ pub(crate) fn run(install: bool) -> Result<ExitCode, Problem> {
     let target = project::target();
     fs::create_dir_all(&target).map_err(about(target.display()))?;
     let skips = target.join(format!("skips-{}", std::process::id()));
-    let mut context = Context { tally: Tally::default(), skips };
+    let mut context = Context { tally: Tally::default(), skips, release: None };
     if install {
         println!("== install");
         let mut problems = install::programs(|program| program.by_tests);
@@ -107,6 +116,7 @@ pub(crate) fn run(install: bool) -> Result<ExitCode, Problem> {
         let line = format!("{name} is missing, for {needed_for}: cargo xtask test --install");
         context.tally.skipped.push(line);
     }
+    context.release = Some(thread::spawn(steps::release_build));
     for (name, step) in steps::STEPS {
         println!("== {name}");
         let start = Instant::now();
