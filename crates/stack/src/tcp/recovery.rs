@@ -274,20 +274,29 @@ impl Connection {
         self.set_probe(None);
         if copy && !twice {
             cx.counters.tcp_loss_probe_recoveries += 1;
+            // RFC 3168, 6.1.2: a mark has reduced the window of that already.
+            if self.slowed_at().is_some_and(|at| !end.after(at)) {
+                return;
+            }
             self.reduce_from(flight);
             self.window.congestion = self.window.threshold;
         }
     }
 
-    /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window. All from `una` on was out when it was made.
+    /// RFC 3168, 6.1.2: a mark counts as a loss does, once for each window. All from `una` on was out when it was made; if nothing was,
+    /// it is one of which we have heard already.
+    ///
+    /// The peer repeats it until CWR has come, which is on the first new segment: an acknowledgment of all before that one still
+    /// tells of the same mark.
     fn take_echo(&mut self, segment: &Segment, una: Seq, cx: &mut Context<'_>) {
-        if self.slowed_at().is_some_and(|at| !self.una.before(at)) {
+        if self.slowed_at().is_some_and(|at| self.una.after(at)) {
             self.set_slowed_at(None);
         }
-        if self.ecn && segment.has(TcpFlags::ECE) && self.slowed_at().is_none() && !segment.has(TcpFlags::SYN)
-        {
+        let marked = self.ecn && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
+        if marked && self.slowed_at().is_none() && una != self.nxt {
             cx.counters.tcp_ecn_slowed += 1;
-            self.set_slowed_at(Some(self.nxt));
+            // A recovery has reduced what was out when it began.
+            self.set_slowed_at(Some(if self.phase == Phase::Open { self.nxt } else { self.recover }));
             self.slowed = true;
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
             self.undo = None;
@@ -332,7 +341,9 @@ impl Connection {
     /// Something is lost; `bytes` have arrived with what shows it.
     pub(super) fn begin_recovery(&mut self, bytes: u32, cx: &mut Context<'_>) {
         cx.counters.tcp_recoveries += 1;
-        let undo = self.remember();
+        // RFC 3168, 6.1.2: a mark has reduced this window already. RFC 4015, 3.4: it was of congestion, whatever was lost.
+        let reduced = self.slowed_at().is_some_and(|at| self.una.before(at));
+        let undo = if reduced { None } else { self.remember() };
         // RFC 8985, 7.1: what a probe did is no question any more.
         self.phase = Phase::Recovery;
         self.set_probe(None);
@@ -341,7 +352,9 @@ impl Connection {
         let flight = (self.nxt - self.una - self.board.sacked()).saturating_add(bytes);
         self.prr_flight = flight.max(self.window.mss);
         (self.prr_delivered, self.prr_out) = (0, 0);
-        self.reduce();
+        if !reduced {
+            self.reduce();
+        }
         self.undo = undo;
         // The first copy goes out at once (RFC 6675, 5, step 4.3).
         self.window.congestion = self.pipe() + self.window.mss;

@@ -99,6 +99,67 @@ fn a_tail_is_probed_once_until_a_round_trip_was_measured() {
     assert!(sent_again(&mut t, id, 4001) > 1000, "a probe");
 }
 
+/// A connection of ours on which marks are heard of, with ten segments out.
+fn marked(options: &str) -> (Trace, ConnectionId) {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    t.output();
+    t.pass(RTT);
+    t.peer(&format!("S.E 0:0(0) ack 1 win 30000 <{options}>"));
+    t.output();
+    t.send(id, 10_000);
+    assert_eq!(t.output().len(), 10);
+    t.pass(RTT);
+    (t, id)
+}
+
+/// CWR is on the first new segment: until that is acknowledged the peer tells of the same mark (RFC 3168, 6.1.2 and 6.1.3).
+#[test]
+fn a_mark_that_is_told_of_until_its_answer_has_come_is_one() {
+    let (mut t, id) = marked("mss 1000");
+    t.peer(".E 1:1(0) ack 2001 win 30000");
+    let after = info(&t, id);
+    assert_eq!((after.snd_cwnd, after.snd_ssthresh), (7000, 7000));
+    t.peer(".E 1:1(0) ack 10001 win 30000");
+    assert_eq!(
+        (info(&t, id).snd_cwnd, info(&t, id).snd_ssthresh),
+        (7000, 7000),
+        "no new segment has gone out"
+    );
+    // What the peer says meanwhile tells of it again, with nothing out.
+    t.peer("P.E 1:101(100) ack 10001 win 30000");
+    t.peer("P.E 101:201(100) ack 10001 win 30000");
+    assert_eq!((info(&t, id).snd_cwnd, info(&t, id).snd_ssthresh), (7000, 7000));
+    t.output();
+    t.send(id, 2000);
+    t.sends(&[
+        ".W [ect0] 10001:11001(1000) ack 201 win 65535",
+        "P. [ect0] 11001:12001(1000) ack 201 win 65535",
+    ]);
+    // Both were marked, and the first one had CWR: this is another window's.
+    t.pass(RTT);
+    t.peer(".E 201:201(0) ack 11001 win 30000");
+    assert!(info(&t, id).snd_ssthresh < 7000);
+    assert_eq!(t.host.stack.counters().tcp_ecn_slowed, 2);
+}
+
+/// RFC 3168, 6.1.2: once for all that befell one window.
+#[test]
+fn a_loss_in_a_window_that_a_mark_has_reduced_reduces_it_no_further() {
+    let (mut t, id) = marked("mss 1000,sackOK");
+    t.peer(".E 1:1(0) ack 1001 win 30000");
+    assert_eq!(info(&t, id).snd_ssthresh, 7000);
+    t.peer(".E 1:1(0) ack 1001 win 30000 <sack 2001:5001>");
+    let after = info(&t, id);
+    assert_eq!((after.snd_ssthresh, after.ca_state), (7000, 3), "a recovery all the same");
+    assert_eq!(t.output()[0], ". 1001:2001(1000) ack 1 win 65535");
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 10001 win 30000");
+    assert_eq!((info(&t, id).snd_cwnd, info(&t, id).snd_ssthresh), (7000, 7000));
+}
+
 #[test]
 fn marks_leave_one_segment_and_then_the_next_waits_for_the_timer() {
     let mut t = Trace::new();
