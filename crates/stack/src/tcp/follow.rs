@@ -33,8 +33,9 @@ impl Tcp {
                 && let Some(path) = cx.out.snapshot.path(flow.remote)
             {
                 let mtu = cx.out.snapshot.mtu(path);
-                self.connections[i].path_mtu(mtu, cx.now);
-                self.settle(i, cx);
+                if self.connections[i].path_mtu(mtu, cx.now) {
+                    self.settle(i, cx);
+                }
             }
         }
     }

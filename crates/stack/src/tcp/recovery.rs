@@ -441,14 +441,16 @@ impl Connection {
         self.narrowed
     }
 
-    /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion.
-    pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) {
+    /// The path takes only packets of `mtu` bytes: longer segments go out again, shorter. That is no congestion. Returns whether
+    /// segments become shorter.
+    pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) -> bool {
         let least = crate::path_mtu::least(self.flow.remote);
         let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
         let mss = u16::try_from(usize::from(mtu.max(least)) - headers).unwrap_or(u16::MAX);
         let options = if self.timestamps { 12 } else { 0 };
         self.path_mss = self.path_mss.min(mss);
-        if u32::from(mss) - options < self.window.mss {
+        let shorter = u32::from(mss) - options < self.window.mss;
+        if shorter {
             self.set_mss(mss);
             let lost = self.board.lost();
             self.board.lose_longer(self.window.mss);
@@ -459,5 +461,6 @@ impl Connection {
                 self.narrow_opening(now);
             }
         }
+        shorter
     }
 }
