@@ -611,13 +611,17 @@ impl Connection {
     /// Eighth, check the FIN bit, of this segment, which ends at `end`, or of one that came early.
     pub(super) fn check_fin(&mut self, fin: bool, end: Seq, cx: &mut Context<'_>) {
         let at = end - 1;
+        if self.fin_at().is_some_and(|before| before.before(self.rcv_nxt)) {
+            // It lies before what has come since: it was none, nor is it one when its number comes round again.
+            self.set_fin_at(None);
+        }
         if fin
             && self.state.takes_data()
-            // One that lies before what has come since was none; one beyond the window is not taken, nor is what it follows.
-            && self.fin_at().is_none_or(|before| before.before(self.rcv_nxt))
+            // One beyond the window is not taken, nor is what it follows.
+            && self.fin_at().is_none()
             && !at.after(self.edge)
         {
-            self.set_fin_at(at);
+            self.set_fin_at(Some(at));
         }
         if self.fin_at() != Some(self.rcv_nxt) || !self.state.takes_data() {
             if fin {

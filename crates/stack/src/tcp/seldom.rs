@@ -73,8 +73,8 @@ impl Connection {
     }
 
     /// See [`Connection::fin_at`].
-    pub(super) fn set_fin_at(&mut self, at: Seq) {
-        self.there.note(FIN_AT, &mut self.seldom.fin_at, Some(at));
+    pub(super) fn set_fin_at(&mut self, at: Option<Seq>) {
+        self.there.note(FIN_AT, &mut self.seldom.fin_at, at);
     }
 
     /// What came twice, to be reported (RFC 2883).
