@@ -109,6 +109,7 @@ impl Connection {
             if self.phase == Phase::Recovery {
                 self.phase = Phase::Open;
                 self.board.recovered();
+                self.board.expect_lost(self.una);
             }
         }
     }

@@ -111,6 +111,32 @@ fn an_echo_of_the_original_is_no_loss() {
 }
 
 #[test]
+fn what_a_recovery_in_vain_had_not_sent_again_is_on_its_way() {
+    let (mut t, id) = recovering("mss 1012,sackOK,TS 100", "<TS 101>");
+    let first = t.clock;
+    t.pass(Duration::from_millis(1));
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 102,sack 5001:8001>");
+    let copies = t.output().len();
+    assert!(copies > 0 && info(&t, id).lost > 0, "{copies}");
+    t.clock = first;
+    t.peer(". 1:1(0) ack 1001 win 30000 <TS 103,sack 5001:8001>");
+    assert_eq!(t.output(), [""; 0]);
+    let after = info(&t, id);
+    // Linux's TCP_CA_Disorder: something has arrived out of order. Copies that are on their way count as lost.
+    assert_eq!((after.snd_ssthresh, after.ca_state), (u32::MAX, 1));
+    assert_eq!(after.lost as usize, copies - 1, "the first one was acknowledged");
+    let counters = t.host.stack.counters();
+    assert_eq!((counters.tcp_recoveries, counters.tcp_recoveries_undone), (1, 1));
+    // It is waited for as long as for what is overtaken, and no longer.
+    let since = after.total_retrans;
+    t.pass(Duration::from_millis(10));
+    t.output();
+    assert!(info(&t, id).total_retrans > since);
+    t.peer(". 1:1(0) ack 10001 win 30000 <TS 104>");
+    assert_eq!(info(&t, id).unacked, 0);
+}
+
+#[test]
 fn an_echo_of_the_copy_says_nothing() {
     let (mut t, id, _) = by_the_clock();
     t.peer(". 1:1(0) ack 5001 win 30000 <TS 103>");
