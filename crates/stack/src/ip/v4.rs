@@ -8,6 +8,7 @@ use bywash_wire::{DONT_FRAGMENT, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
 
 use super::reassembly::{Fragment, Whole};
 use super::{Arrival, Inbound, fragment};
+use crate::segmentation::cut;
 use crate::{Address, InterfaceId, Stack, Timestamp, Unreachable};
 
 /// The only group that is ours (RFC 1112, 4): programs join none.
@@ -97,7 +98,7 @@ impl Stack {
         };
         let (mtu, link) = (self.out.snapshot.mtu(path), link.copied());
         let large = super::output::largest_piece(&packet) > usize::from(mtu);
-        if large && (ip.fragment.get() & DONT_FRAGMENT != 0 || packet.offload.segmentation().is_some()) {
+        if large && ip.fragment.get() & DONT_FRAGMENT != 0 {
             return self.report(arrival.interface, packet, Unreachable::TooBig(mtu));
         }
         // It ends where no datagram does: pieces of it would begin from zero again.
@@ -112,7 +113,17 @@ impl Stack {
         if let (Some(link), false) = (link, large) {
             return self.out.send_link(packet, &link, pool);
         }
-        fragment(packet, usize::from(mtu), pool, |piece, pool| self.out.send(piece, path, pool));
+        let whole = packet.offload.segmentation().is_some();
+        let mut send = |packet, pool: &mut Pool| {
+            fragment(packet, usize::from(mtu), pool, |piece, pool| self.out.send(piece, path, pool));
+        };
+        if !(large && whole) {
+            return send(packet, pool);
+        }
+        // Its segments may be cut up, as if they had come one by one.
+        if !cut(packet, 0, false, pool, send) {
+            self.out.dropped += 1;
+        }
     }
 }
 

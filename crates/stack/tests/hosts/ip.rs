@@ -6,7 +6,9 @@ use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{Event, NeighbourState, PortId, Route, Timestamp, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, TcpFlags, TcpHeader, icmpv4};
+use bywash_wire::{
+    DONT_FRAGMENT, EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, TcpFlags, TcpHeader, icmpv4,
+};
 
 pub(crate) fn ethernet(kind: u16) -> EthernetHeader {
     EthernetHeader {
@@ -271,20 +273,27 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
     router.host.control.add_neighbour(out, address("10.1.0.9"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
     let now = Timestamp::from_nanos(5_000_000_000);
     router.take(now, PortId(1));
-    let super_segment = |size: u16| {
+    let super_segment = |size: u16, whole: bool| {
         let payload: Vec<u8> = (0..1900u32).map(|i| i.to_le_bytes()[0]).collect();
         let flags = TcpFlags::ACK.with(TcpFlags::FIN);
         let mut tcp = TcpHeader::new((1, 2), 1000, 5, flags, 100, 0);
         let (from, to) = ([10, 0, 0, 7], [10, 1, 0, 9]);
         tcp.checksum = Sum::pseudo(&from, &to, 6, 1920).partial().into();
-        let ip = Ipv4Header::new(from.into(), to.into(), 6, 1920);
+        let mut ip = Ipv4Header::new(from.into(), to.into(), 6, 1920);
+        if !whole {
+            ip.fragment = 0.into();
+            ip.seal();
+        }
         let mut link = ethernet(0x0800);
         link.destination = Mac([2, 0, 0, 0, 0, 3]);
         let bytes = [link.as_bytes(), ip.as_bytes(), tcp.as_bytes(), &payload].concat();
         (bytes, std::num::NonZeroU16::new(size).unwrap())
     };
-    for (size, expected) in [(1460, vec![1460, 440]), (1900, vec![])] {
-        let (bytes, size) = super_segment(size);
+    // What may not be fragmented, and what may: its segments are.
+    for (whole, size, expected) in
+        [(true, 1460, vec![1460, 440]), (true, 1900, vec![]), (false, 1600, vec![1460, 120, 300])]
+    {
+        let (bytes, size) = super_segment(size, whole);
         let mut packet = bywash_frame::Packet::new(router.pool.take().unwrap());
         packet.extend_from_slice(&bytes).unwrap();
         packet.offload.set_checksum(bywash_frame::Checksum::Partial { start: 34, offset: 16 });
@@ -298,12 +307,16 @@ fn super_segments_are_cut_for_a_port_that_cannot() {
         for (i, piece) in pieces.iter().enumerate() {
             let ip = Ipv4Header::parse(&piece[14..], piece.len() - 14).unwrap();
             assert_eq!((ip.time_to_live, piece[..6].to_vec()), (63, vec![2, 0, 0, 0, 0, 9]));
+            if ip.fragment.get() & !DONT_FRAGMENT != 0 {
+                // A part of a segment.
+                continue;
+            }
             let length = u32::try_from(piece.len() - 34).unwrap();
             let sum = Sum::pseudo(&[10, 0, 0, 7], &[10, 1, 0, 9], 6, length).bytes(&piece[34..]);
             assert_eq!(sum.checksum(), 0, "piece {i} is summed");
         }
     }
-    assert_eq!(router.host.stack.counters().forwarded, 1, "the other is too big for the link even when cut");
+    assert_eq!(router.host.stack.counters().forwarded, 2, "the other is too big for the link even when cut");
     // Its sender would be told, but nobody says where he is.
     (0..9).for_each(|second| drop(router.take(now + Duration::from_secs(second), PORT)));
     router.assert_nothing_leaked();
