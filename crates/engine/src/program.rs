@@ -340,4 +340,17 @@ impl<'a> Io<'a> {
     ) -> Result<(), UdpError> {
         self.stack.udp_send(self.now, id, to, payload, self.pool)
     }
+
+    /// Sends a datagram from the address at which its peer asked, see [`Stack::udp_send_from`].
+    ///
+    /// # Errors
+    /// [`UdpError`]: the datagram was not sent.
+    pub fn udp_send_from(
+        &mut self,
+        id: UdpId,
+        ends: (Address, (Address, u16)),
+        payload: &[u8],
+    ) -> Result<(), UdpError> {
+        self.stack.udp_send_from(self.now, id, ends, payload, self.pool)
+    }
 }

@@ -361,11 +361,11 @@ impl Stack {
         self.udp.open(Flow { local, remote, local_port, remote_port }, start, wanted)
     }
 
-    /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it, unless by now another socket
-    /// without a peer has its port and address.
+    /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it.
     ///
     /// # Errors
-    /// [`UdpError::Closed`], [`UdpError::Taken`].
+    /// [`UdpError::Closed`]; [`UdpError::Taken`] if by now another socket has its port, its address and that peer, or that one has none
+    /// either.
     pub fn udp_connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
         self.udp.connect(id, peer)
     }
@@ -397,7 +397,25 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<(), UdpError> {
         let (_, udp, mut context) = self.protocols(now, pool);
-        udp.send(id, to, payload, &mut context)
+        udp.send(id, None, to, payload, &mut context)
+    }
+
+    /// [`Stack::udp_send`] from an address that the program names, as it must be able to (RFC 1122, 4.1.3.5): a socket on all of our
+    /// addresses answers from the one at which it was asked, [`Datagram::destination`]. Where that is a group's, or everyone's, it is
+    /// from the socket's own or the route's.
+    ///
+    /// # Errors
+    /// [`UdpError`]: the datagram was not sent. [`UdpError::NoRoute`] if the address is not ours.
+    pub fn udp_send_from(
+        &mut self,
+        now: Timestamp,
+        id: UdpId,
+        (from, to): (Address, (Address, u16)),
+        payload: &[u8],
+        pool: &mut Pool,
+    ) -> Result<(), UdpError> {
+        let (_, udp, mut context) = self.protocols(now, pool);
+        udp.send(id, Some(from), Some(to), payload, &mut context)
     }
 
     /// Closes a UDP socket.

@@ -191,6 +191,9 @@ impl Udp {
     ) -> Result<UdpId, UdpError> {
         let fits = |local_port| wanted(&Flow { local_port, ..flow });
         let port = if flow.local_port == 0 { self.free_port(start, fits)? } else { flow.local_port };
+        if self.is_tied(Some(flow.local), port, (flow.remote, flow.remote_port)) {
+            return Err(UdpError::Taken);
+        }
         let id = self.bind(Some(flow.local), port, start)?;
         self.connect(id, Some((flow.remote, flow.remote_port)))?;
         Ok(id)
@@ -205,10 +208,24 @@ impl Udp {
         self.ports.get(&port).is_some_and(|port| port.unconnected.iter().any(overlaps))
     }
 
+    /// Whether a socket with that peer has a port on that address, or on all if none is named: another one like it would take
+    /// all that comes for it.
+    fn is_tied(&self, local: Option<Address>, port: u16, peer: (Address, u16)) -> bool {
+        let same = |id: &u32| self.sockets[id].local == local;
+        self.connected.get(&(port, peer)).is_some_and(|ids| ids.iter().any(same))
+    }
+
     pub(crate) fn connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
         let socket = self.sockets.get(&id.0).ok_or(UdpError::Closed)?;
-        // While it had a peer, another one may have come to have the port.
-        if peer.is_none() && socket.peer.is_some() && self.is_taken(socket.local, socket.port) {
+        if peer == socket.peer {
+            return Ok(());
+        }
+        // While it had another peer, or none, another one may have come to have the port.
+        let taken = match peer {
+            Some(peer) => self.is_tied(socket.local, socket.port, peer),
+            None => self.is_taken(socket.local, socket.port),
+        };
+        if taken {
             return Err(UdpError::Taken);
         }
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
@@ -340,10 +357,11 @@ impl Udp {
         }
     }
 
-    /// Sends a datagram to `to`, or to the peer.
+    /// Sends a datagram to `to`, or to the peer, from an address of ours that is named, or the socket's, or the route's.
     pub(crate) fn send(
         &mut self,
         id: UdpId,
+        from: Option<Address>,
         to: Option<(Address, u16)>,
         payload: &[u8],
         context: &mut Context<'_>,
@@ -361,7 +379,8 @@ impl Udp {
         let path = snapshot.path(remote).filter(|_| remote.is_destination());
         let path = path.ok_or(UdpError::NoRoute(remote))?;
         // Who hears what is for many does not speak as they.
-        let local = socket.local.filter(|local| local.is_unicast() && !snapshot.is_broadcast(*local));
+        let local = from.or(socket.local);
+        let local = local.filter(|local| local.is_unicast() && !snapshot.is_broadcast(*local));
         let local = snapshot.source_or(local, path, remote).ok_or(UdpError::NoRoute(remote))?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
         if socket.peer.is_none()

@@ -78,6 +78,48 @@ fn who_gives_up_a_peer_does_not_come_to_share_a_port() {
     }
 }
 
+#[test]
+fn two_sockets_are_not_tied_to_the_same_ends() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let stack = &mut node.host.stack;
+    let (local, peer) = ((Some(address("10.0.0.1")), 9), (address("10.0.0.2"), 53));
+    let first = stack.udp_connect_where(local, peer, |_| true).unwrap();
+    assert_eq!(stack.udp_connect_where(local, peer, |_| true), Err(UdpError::Taken));
+    // Nothing is left of that one: its port is free for one without a peer.
+    let second = stack.udp_bind(local.0, 9).unwrap();
+    assert_eq!(stack.udp_connect(second, Some(peer)), Err(UdpError::Taken));
+    assert_eq!(stack.udp_connect(first, Some(peer)), Ok(()), "as it is");
+    stack.udp_connect(second, Some((peer.0, 54))).unwrap();
+    stack.udp_close(first, &mut node.pool);
+    assert_eq!(stack.udp_connect(second, Some(peer)), Ok(()));
+}
+
+/// RFC 1122, 4.1.3.5.
+#[test]
+fn a_datagram_is_answered_from_the_address_at_which_it_came() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let (now, link) = (Timestamp::from_nanos(5_000_000_000), node.interface(1));
+    node.host.control.add_address(now, link, "10.0.0.3/24".parse().unwrap()).unwrap();
+    node.host.control.add_neighbour(link, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = now + Duration::from_secs(10);
+    drop(node.take(now, PORT));
+    let peer = (address("10.0.0.2"), 7);
+    let id = node.host.stack.udp_bind(None, 9).unwrap();
+    for (from, source) in [
+        ("10.0.0.1", Ok([10, 0, 0, 1])),
+        ("10.0.0.3", Ok([10, 0, 0, 3])),
+        ("224.0.0.1", Ok([10, 0, 0, 1])),
+        ("10.0.0.255", Ok([10, 0, 0, 1])),
+        ("10.0.0.4", Err(UdpError::NoRoute(peer.0))),
+    ] {
+        let sent = node.host.stack.udp_send_from(now, id, (address(from), peer), b"x", &mut node.pool);
+        assert_eq!(sent, source.map(|_| ()), "{from}");
+        let out = node.take(now, PORT);
+        let sources: Vec<&[u8]> = out.iter().map(|packet| &packet[26..30]).collect();
+        assert_eq!(sources, source.iter().map(|source| &source[..]).collect::<Vec<_>>(), "{from}");
+    }
+}
+
 /// RFC 1122, 3.2.1.3; RFC 4291, 2.5.2, 2.5.3, 2.5.6, 2.7: none of these is ever on a wire.
 #[test]
 fn what_may_not_be_on_a_wire_is_not_sent() {
