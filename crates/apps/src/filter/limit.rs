@@ -151,15 +151,18 @@ impl Limiter {
     #[inline]
     pub(super) fn prefetch(&self, headers: &Headers) {
         // One set alone is there anyway.
-        if self.limit.per != Per::Rule {
-            self.counts.sets.prefetch(self.counts.sets.number(self.key(headers)));
+        if self.limit.per != Per::Rule
+            && let Some(key) = self.key(headers)
+        {
+            self.counts.sets.prefetch(self.counts.sets.number(key));
         }
     }
 
     /// Counts a packet at `now`, nanoseconds of any clock that does not run backwards.
     #[inline]
     pub(super) fn measure(&mut self, headers: &Headers, now: u64) -> Measured {
-        let key = self.key(headers);
+        // Of whom it is nobody knows, and one may not use up another's.
+        let Some(key) = self.key(headers) else { return Measured::Within };
         let number = self.counts.sets.number(key);
         let set = self.counts.sets.at(number);
         let way = match set.iter().take(WAYS).position(|known| tag(*known) == tag(key)) {
@@ -243,19 +246,20 @@ impl Limiter {
         }
     }
 
-    /// What the packet counts for.
+    /// What the packet counts for; nothing where senders are told apart and it has no header of IP that would name one.
     #[inline]
-    fn key(&self, headers: &Headers) -> u64 {
+    fn key(&self, headers: &Headers) -> Option<u64> {
         let [[high, low], _] = headers.halves();
-        match (self.limit.per, headers.family()) {
+        Some(match (self.limit.per, headers.family()) {
+            (Per::Rule, _) => EVERYBODY,
+            (_, None) => return None,
             (Per::Source { .. }, Some(Family::V4)) => self.hash([low & self.masks.0]),
             (Per::Source { .. }, Some(Family::V6)) => {
                 let (_, [of_high, of_low]) = self.masks;
                 self.hash([high & of_high, low & of_low])
             }
             (Per::Flow, Some(family)) => self.flow_key(headers, family),
-            (Per::Rule, _) | (_, None) => NO_ADDRESS,
-        }
+        })
     }
 
     #[inline(never)]
@@ -285,8 +289,8 @@ fn masks(v4: u8, v6: u8) -> (u64, [u64; 2]) {
     }
 }
 
-/// What packets without addresses count for, and all where they are not told apart.
-const NO_ADDRESS: u64 = 1 << 32;
+/// What all packets count for where they are not told apart.
+const EVERYBODY: u64 = 1 << 32;
 
 /// What a key is known by in its set. Whoever has that of a place that nobody has had yet finds it as new as any.
 #[inline]
@@ -414,6 +418,34 @@ mod tests {
         for protocol in [6, 17, 132, 47, 50] {
             assert_eq!(limiter.measure(&of(protocol), SECOND), Measured::Within, "{protocol}");
             assert_eq!(limiter.measure(&of(protocol), SECOND), Measured::Above, "{protocol}");
+        }
+    }
+
+    #[test]
+    fn what_has_no_header_of_ip_is_nobodys_and_counts_where_all_are_one() {
+        let tagged = |tags: &[u8], kind: [u8; 2]| {
+            let mut packet = [&[0; 12][..], tags, &kind].concat();
+            packet.resize(60, 0x45);
+            Headers::of(&packet)
+        };
+        let tags = [0x81, 0, 0, 1].repeat(3);
+        let kinds =
+            [("MPLS", [0x88, 0x47]), ("PPPoE", [0x88, 0x64]), ("LLDP", [0x88, 0xcc]), ("STP", [0, 38])];
+        let all = kinds.map(|(name, kind)| (name, tagged(&[], kind)));
+        for (name, headers) in all.into_iter().chain([("three tags", tagged(&tags, [8, 0]))]) {
+            for per in [SOURCE, Per::Flow] {
+                let mut limiter = limiter(1, 1, per);
+                let all_within = (0..100).all(|_| limiter.measure(&headers, SECOND) == Measured::Within);
+                assert!(all_within, "{name}, {per:?}");
+                assert_eq!(
+                    limiter.measure(&from([10, 0, 0, 1]), SECOND),
+                    Measured::Within,
+                    "{name}, {per:?}"
+                );
+            }
+            let mut all = limiter(1, 1, Per::Rule);
+            let measured = [(); 2].map(|()| all.measure(&headers, SECOND));
+            assert_eq!(measured, [Measured::Within, Measured::Above], "{name}");
         }
     }
 
