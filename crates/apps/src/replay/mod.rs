@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use bywash_port::frame::{Arena, BATCH};
 use bywash_port::{Port, QueuePair};
 use bywash_sys::worker::Stop;
-use bywash_wire::line::packets_per_second;
+use bywash_wire::line::{l1_bits, l2_bits, packets_per_second};
 
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
@@ -231,13 +231,28 @@ fn prepare(
     Ok((orders, pool))
 }
 
-/// Refuses what no link can carry.
+/// The slowest rate, in packets of [`SHORTEST`] bytes per second.
+const SLOWEST: f64 = 0.001;
+
+/// Bytes of the shortest frames, without FCS.
+const SHORTEST: u32 = 60;
+
+/// Refuses what no link can carry, and what is hardly a rate.
 fn check(speed: Speed, link_mbps: Option<u32>) -> Result<(), String> {
+    let packets = match speed {
+        Speed::Packets(rate) => rate,
+        Speed::L2(rate) => rate / l2_bits(SHORTEST),
+        Speed::L1(rate) => rate / l1_bits(SHORTEST),
+        Speed::Original(_) | Speed::Flat => return Ok(()),
+    };
+    if packets < SLOWEST {
+        return Err(format!("can't be given that --rate: it must be {SLOWEST} packets/s at least"));
+    }
     let Some(mbps) = link_mbps else { return Ok(()) };
     let bits = u64::from(mbps) * 1_000_000;
     // Of the shortest frames; links run up to 100 ppm fast.
     let (asked, most, what) = match speed {
-        Speed::Packets(rate) => (rate, packets_per_second(bits, 60), "packets/s"),
+        Speed::Packets(rate) => (rate, packets_per_second(bits, SHORTEST), "packets/s"),
         #[expect(clippy::cast_precision_loss, reason = "a limit, and not an exact one")]
         Speed::L1(rate) | Speed::L2(rate) => (rate, bits as f64, "bit/s"),
         Speed::Original(_) | Speed::Flat => return Ok(()),
@@ -293,5 +308,25 @@ impl App for Replay {
         let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
         let port = close_port(self.port, &mut warnings, &mut unmet);
         Summary::new((&figures, snapshot), unmet, (&self.options, self.speed), (port, warnings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_that_no_link_carries_or_nobody_waits_for_are_refused() {
+        for speed in [Speed::Packets(0.000_9), Speed::L2(0.5), Speed::L1(0.6), Speed::Packets(0.0)] {
+            for link in [None, Some(10_000)] {
+                let why = check(speed, link).unwrap_err();
+                assert!(why.ends_with("it must be 0.001 packets/s at least"), "{speed:?}: {why}");
+            }
+        }
+        for speed in [Speed::Packets(0.001), Speed::L2(0.512), Speed::L1(0.672), Speed::Flat] {
+            assert_eq!(check(speed, Some(10_000)), Ok(()), "{speed:?}");
+        }
+        let why = check(Speed::Packets(15e6), Some(10_000)).unwrap_err();
+        assert!(why.starts_with("carries at most 14880952 packets/s"), "{why}");
     }
 }

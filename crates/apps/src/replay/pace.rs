@@ -48,8 +48,7 @@ pub(super) struct Pace {
     reason = "not below 0, and a float beyond the largest number becomes that"
 )]
 fn fractions(nanoseconds: f64) -> u128 {
-    // Whatever was asked for, a time of 64 bits times this has 128.
-    ((nanoseconds * 2_f64.powi(FRACTION.cast_signed())) as u128).min(1 << 62)
+    (nanoseconds * 2_f64.powi(FRACTION.cast_signed())) as u128
 }
 
 impl Pace {
@@ -58,12 +57,13 @@ impl Pace {
         #[expect(clippy::cast_precision_loss, reason = "exact: 10^9")]
         let second = SECOND as f64;
         let factor = match speed {
-            Speed::Original(factor) => 1.0 / factor,
-            Speed::Packets(rate) | Speed::L2(rate) | Speed::L1(rate) => second / rate,
-            Speed::Flat => 0.0,
+            // Whatever was asked for, a time of 64 bits times this has 128.
+            Speed::Original(factor) => fractions(1.0 / factor).min(1 << 62),
+            Speed::Packets(rate) | Speed::L2(rate) | Speed::L1(rate) => fractions(second / rate),
+            Speed::Flat => 0,
         };
         let base = u128::from(start) << FRACTION;
-        Self { speed, base, factor: fractions(factor), next: 0, put_off: 0 }
+        Self { speed, base, factor, next: 0, put_off: 0 }
     }
 
     /// When the next packet is due, which came `time` nanoseconds after the first one of the file.
@@ -151,6 +151,22 @@ mod tests {
         let mut pace = Pace::new(Speed::L2(64.0 * 8.0 * 1000.0), 0);
         (0..1000).for_each(|_| pace.advance(60));
         assert!(pace.due(0).abs_diff(SECOND) <= 1);
+    }
+
+    #[test]
+    fn slow_rates_are_as_slow_as_asked() {
+        let shortest = 64.0 * 8.0;
+        for (speed, seconds) in [
+            (Speed::Packets(0.5), 2),
+            (Speed::Packets(0.001), 1000),
+            (Speed::L2(shortest * 0.001), 1000),
+            (Speed::L1((shortest + 160.0) * 0.001), 1000),
+        ] {
+            let mut pace = Pace::new(speed, 7 * SECOND);
+            (0..1000).for_each(|_| pace.advance(60));
+            let due = pace.due(0).abs_diff((7 + 1000 * seconds) * SECOND);
+            assert!(due <= 1, "{speed:?}: {due} ns beside");
+        }
     }
 
     #[test]
