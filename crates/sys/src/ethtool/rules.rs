@@ -138,7 +138,7 @@ impl Rule {
 
     /// Whether what a driver tells of a rule is this one. Drivers add fields that nobody has asked for (a VLAN that does not
     /// count).
-    fn is(&self, told: &[u8]) -> bool {
+    pub(super) fn is(&self, told: &[u8]) -> bool {
         let asked = self.request(0);
         let bytes = |at: usize| at..at + UNION;
         let counts = |(value, mask): (&u8, &u8)| value & mask;

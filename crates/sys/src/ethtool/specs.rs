@@ -6,7 +6,9 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::rules::{COUNT, EXT, FLOW_EXT, FLOW_TYPE, LOCATION, RX_CLS_FLOW_DISC, RX_CLS_LOC_ANY, UNION};
+use super::rules::{
+    COUNT, EXT, FLOW_EXT, FLOW_TYPE, LOCATION, RX_CLS_FLOW_DISC, RX_CLS_LOC_ANY, Rule, UNION,
+};
 use super::{Ethtool, EthtoolError, word};
 
 /// A rule with all its fields: `struct ethtool_rx_flow_spec`. Its text is what `ethtool -N` calls it.
@@ -37,6 +39,13 @@ impl FlowSpec {
     #[must_use]
     pub fn is_alike(&self, other: &Self) -> bool {
         self.bytes[..PLACE] == other.bytes[..PLACE] && self.bytes[CONTEXT..] == other.bytes[CONTEXT..]
+    }
+
+    /// Whether it is this rule: at its place, or anywhere when it has none.
+    #[must_use]
+    pub fn is(&self, rule: &Rule) -> bool {
+        let told = [&[0; FLOW_TYPE][..], &self.bytes].concat();
+        rule.location.is_none_or(|place| place == self.location()) && rule.is(&told)
     }
 
     fn flow_type(&self) -> u32 {

@@ -45,6 +45,7 @@ impl Kept {
             Err(_) if self.noted.is_none() => Vec::new(),
             Err(error) => return Err(error.into()),
         };
+        let rules = self.of_others(rules)?;
         // Nobody misses what every driver begins with.
         let table = if with_table { own_table(&ethtool, &name) } else { None };
         if rules.is_empty() && table.is_none() {
@@ -60,6 +61,18 @@ impl Kept {
                 Ok(())
             }
         }
+    }
+
+    /// Rules that none of us has added. Whoever has will remove them, or `bywash cleanup` where he was killed: what is noted here comes
+    /// back without a record that anybody would remove it by.
+    fn of_others(&self, rules: Vec<FlowSpec>) -> Result<Vec<FlowSpec>, StateError> {
+        if rules.is_empty() {
+            return Ok(rules);
+        }
+        let state = State::of_process()?;
+        let _lock = state.store.lock()?;
+        let records = state.others(&state.records());
+        Ok(rules.into_iter().filter(|rule| !is_ours(&self.interface, rule, &records)).collect())
     }
 
     /// Adds what is missing now. The RSS table only if none was set since by us.
@@ -111,6 +124,15 @@ impl Undo {
             None => Ok(()),
         }
     }
+}
+
+/// Whether one of us, dead or alive, has added a rule.
+fn is_ours(place: &Place, spec: &FlowSpec, records: &[Record]) -> bool {
+    let is_it = |record: &Record| match &record.change {
+        Change::Rule { interface, rule } => interface == place && spec.is(rule),
+        _ => false,
+    };
+    records.iter().any(is_it)
 }
 
 /// The RSS table, when it is not what every driver begins with: all queues in turn.
@@ -173,4 +195,50 @@ fn add_missing(ethtool: &Ethtool, name: &str, rules: &[FlowSpec]) -> Result<Vec<
         format!("n-tuple rule {} ('{rule}') can't be put back: {why}", rule.location())
     };
     Ok(missing.filter_map(|rule| add(rule).err().map(|why| said((rule, why)))).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::ethtool::{Fate, Flow, Rule};
+
+    /// `udp4 dst-port 53 queue 3` at a place, as a driver tells of it: type, port and its mask, queue, place.
+    fn told(place: u8) -> FlowSpec {
+        let mut bytes = [0_u8; 172];
+        for (at, byte) in [(0, 2), (15, 53), (86, 0xff), (87, 0xff), (152, 3), (160, place)] {
+            bytes[at] = byte;
+        }
+        let mut text = String::new();
+        bytes.iter().for_each(|byte| write!(text, "{byte:02x}").unwrap());
+        serde_json::from_value(text.into()).unwrap()
+    }
+
+    fn asked(location: Option<u32>) -> Rule {
+        let (mut value, mut mask) = (vec![0; 12], vec![0; 12]);
+        (value[11], mask[10], mask[11]) = (53, 0xff, 0xff);
+        let flow = Flow { ipv6: false, protocol: Some(17), value, mask };
+        Rule { flow, fate: Fate::Queue(3), location }
+    }
+
+    #[test]
+    fn a_rule_that_one_of_us_has_added_is_nobody_elses() {
+        let place = |index: u32| -> Place {
+            let text = format!("{{\"namespace\":1,\"index\":{index},\"name\":\"left\"}}");
+            serde_json::from_str(&text).unwrap()
+        };
+        let spec = told(7);
+        assert_eq!(spec.to_string(), "udp4 dst-port 53 queue 3");
+        for (index, rule, is_ours) in [
+            (2, asked(Some(7)), true),
+            (2, asked(None), true),
+            (2, asked(Some(8)), false),
+            (3, asked(Some(7)), false),
+            (2, Rule { fate: Fate::Drop, ..asked(Some(7)) }, false),
+        ] {
+            let record = Record::new(&[], Change::Rule { interface: place(index), rule: rule.clone() });
+            assert_eq!(super::is_ours(&place(2), &spec, &[record]), is_ours, "{index}, {rule:?}");
+        }
+    }
 }
