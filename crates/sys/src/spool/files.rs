@@ -8,6 +8,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
@@ -59,7 +60,7 @@ impl Files {
             number: 1,
             kept: path.into_iter().collect(),
         };
-        let begun = files.file.write_all(header);
+        let begun = write_all(&mut files.file, header);
         begun.map_err(|source| SpoolError::File { name: files.name.clone(), source })?;
         files.len = files.header;
         Ok(files)
@@ -108,18 +109,14 @@ impl Files {
     ) -> Result<u64, Ended> {
         let mut done = 0;
         while done < bytes.len() {
-            let error = match self.file.write(&bytes[done..]) {
-                Ok(0) => io::ErrorKind::WriteZero.into(),
-                Ok(n) => {
-                    done += n;
-                    continue;
+            match write(&mut self.file, &bytes[done..]) {
+                Ok(n) => done += n,
+                Err(error) => {
+                    self.len += whole(bytes, done) as u64;
+                    self.cut();
+                    return Err(self.ended(&error));
                 }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => error,
-            };
-            self.len += whole(bytes, done) as u64;
-            self.cut();
-            return Err(self.ended(&error));
+            }
         }
         self.len += done as u64;
         Ok(done as u64)
@@ -154,6 +151,33 @@ impl Files {
             _ => format!("{name} can't be written any more: {error}"),
         })
     }
+}
+
+/// Writes some of it as soon as there is room; never nothing. Whoever shares standard output with us may have had it say
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) instead.
+fn write(file: &mut File, bytes: &[u8]) -> io::Result<usize> {
+    loop {
+        match file.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // A reader that has gone is told of by the write.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                match poll(&mut [PollFd::new(file, PollFlags::OUT)], None) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            done => return done,
+        }
+    }
+}
+
+fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let done = write(file, bytes)?;
+        bytes = &bytes[done..];
+    }
+    Ok(())
 }
 
 fn open(
@@ -228,6 +252,52 @@ fn date(days: u64) -> (u64, u64, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pipe_that_waits_for_nobody_is_waited_for() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let file = File::from(std::os::fd::OwnedFd::from(writer));
+        fcntl_setfl(&file, OFlags::NONBLOCK).unwrap();
+        let mut files = Files {
+            target: Target::Stdout,
+            rotation: Rotation::default(),
+            waits_for_reader: true,
+            file,
+            name: "standard output".into(),
+            len: 0,
+            header: 0,
+            opened: Instant::now(),
+            number: 1,
+            kept: VecDeque::new(),
+        };
+        // More than a pipe takes, before anybody reads.
+        let bytes = vec![7; 1 << 20];
+        let read = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            let mut all = Vec::new();
+            io::Read::read_to_end(&mut reader, &mut all).map(|_| all)
+        });
+        let appended = files.append(&bytes, |_, n| n);
+        assert_eq!((appended.ok(), files.len), (Some(1 << 20), 1 << 20));
+        write_all(&mut files.file, b"header").unwrap();
+        drop(files);
+        let read = read.join().unwrap().unwrap();
+        assert_eq!((read.len(), read.ends_with(b"header")), (bytes.len() + 6, true));
+    }
+
+    #[test]
+    fn a_reader_that_goes_is_known_where_it_was_waited_for() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut file = File::from(std::os::fd::OwnedFd::from(writer));
+        fcntl_setfl(&file, OFlags::NONBLOCK).unwrap();
+        let reader = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            drop(reader);
+        });
+        let error = write_all(&mut file, &[7; 1 << 20]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+        reader.join().unwrap();
+    }
 
     #[test]
     fn days_have_dates() {
