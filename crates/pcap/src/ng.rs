@@ -29,6 +29,8 @@ pub(crate) const COMMENT: u16 = 1;
 pub(crate) const TIME_RESOLUTION: u16 = 9;
 /// Length of the FCS.
 const FCS_LENGTH: u16 = 13;
+/// What is known of one packet, as bits.
+const FLAGS: u16 = 2;
 /// Seconds to be added to all times.
 const TIME_OFFSET: u16 = 14;
 
@@ -242,9 +244,24 @@ impl Ng {
         if len > space {
             return Err(Broken::Inside { length });
         }
-        let (link, fcs) = (interface.link, interface.fcs);
+        let options = body.get(fixed + len.next_multiple_of(4)..).unwrap_or_default();
+        let own = if kind == SIMPLE_PACKET { 0 } else { fcs_of_packet(self.order, options) };
+        let (link, fcs) = (interface.link, if own == 0 { interface.fcs } else { own });
         Ok(Found { time, link, fcs, original, start: 8 + fixed, len, total: length as usize })
     }
+}
+
+/// Bytes of the FCS that a packet's options tell of; 0 where they don't.
+#[inline]
+fn fcs_of_packet(order: Order, options: &[u8]) -> usize {
+    let mut fcs = 0;
+    // What is wrong with options is no reason not to have the packet.
+    let _ = each_option(order, options, |code, value| {
+        if code == FLAGS && value.len() == 4 {
+            fcs = (order.u32(value, 0) >> 5 & 0xf) as usize;
+        }
+    });
+    fcs
 }
 
 /// Brings a whole block to hand and compares its two lengths.

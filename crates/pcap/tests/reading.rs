@@ -164,6 +164,40 @@ fn lengths_that_old_versions_swapped_are_put_right() {
     }
 }
 
+/// A packet that came with an FCS on an interface that says otherwise of others, or nothing.
+#[test]
+fn what_a_packet_says_of_its_own_fcs_counts_for_more_than_what_its_interface_says() {
+    for big in [false, true] {
+        // Bits 5 to 8 of the flags; the others say how it came, and what was wrong with it.
+        let flags = |fcs: u32| option(big, 2, &u32s(big, &[0xff00_0001 | fcs << 5]));
+        let end = option(big, 0, &[]);
+        let with = |kind, options: &[u8]| {
+            let fields = match kind {
+                2 => [u16s(big, &[0, 0]), u32s(big, &[0, 9, 7, 7])].concat(),
+                _ => u32s(big, &[0, 0, 9, 7, 7]),
+            };
+            block(big, kind, &[fields, b"datFCS!\0".to_vec(), options.to_vec()].concat())
+        };
+        for (of_interface, options, kept) in [
+            (vec![], vec![], 7),
+            (vec![], [flags(4), end.clone()].concat(), 3),
+            (vec![], [option(big, 1, b"a comment"), flags(2)].concat(), 5),
+            (option(big, 13, &[4]), [flags(2), end.clone()].concat(), 5),
+            (option(big, 13, &[4]), [flags(0), end.clone()].concat(), 3),
+            (option(big, 13, &[4]), u16s(big, &[2, 400]), 3),
+        ] {
+            for kind in [2, 6] {
+                let start = [section(big), interface(big, 1, 0, &of_interface)].concat();
+                let file = [start, with(kind, &options)].concat();
+                let expected = owned(9_000, 1, kept, &b"datFCS!"[..kept as usize]);
+                let (packets, error) = read(&file);
+                assert!(error.is_none(), "{error:?}");
+                assert_eq!(packets, [expected], "{big}, {kind}, {of_interface:?}, {options:?}");
+            }
+        }
+    }
+}
+
 #[test]
 fn an_fcs_is_not_part_of_the_packet() {
     // Bit 26: there is an FCS; two 16-bit words of it.
