@@ -65,7 +65,7 @@ pub struct Plan {
     pub header: Vec<u8>,
     /// How records are told apart.
     pub record_len: RecordLen,
-    /// What each file ends with.
+    /// What each file ends with: always as long, since room is left for it.
     pub trailer: Trailer,
     /// Whether a pipe that nobody reads yet is waited for, or refused.
     pub waits_for_reader: bool,

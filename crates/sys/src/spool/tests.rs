@@ -129,6 +129,27 @@ fn files_are_no_longer_than_asked_and_the_last_ones_are_kept() {
 }
 
 #[test]
+fn what_a_file_ends_with_has_room_in_it() {
+    // Header and nine records fit all of these, what a file ends with not the first ones.
+    for (limit, each) in [(904, 8), (907, 8), (908, 9), (909, 9)] {
+        let directory = tempfile::tempdir().unwrap();
+        let rotation = Rotation { bytes: Some(limit), ..Rotation::default() };
+        let target = Target::File(directory.path().join("out"));
+        let (spool, mut producers) = Spool::start(plan(target, rotation, 1)).unwrap();
+        for n in 0..each + 1 {
+            put(&mut producers[0], &record(100, n));
+        }
+        drop(producers);
+        assert_eq!(spool.finish().files, 2);
+        let mut files: Vec<_> = fs::read_dir(&directory).unwrap().map(|e| e.unwrap().path()).collect();
+        files.sort();
+        let first = fs::read(&files[0]).unwrap();
+        assert!(first.len() as u64 <= limit, "{} of {limit}", first.len());
+        assert_eq!(records(&first).len(), usize::from(each), "{limit}");
+    }
+}
+
+#[test]
 fn files_are_no_older_than_asked() {
     let directory = tempfile::tempdir().unwrap();
     let rotation = Rotation { time: Some(Duration::from_millis(30)), ..Rotation::default() };

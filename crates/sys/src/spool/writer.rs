@@ -16,6 +16,8 @@ pub(super) struct Writer {
     header: Vec<u8>,
     record_len: RecordLen,
     trailer: Trailer,
+    /// Bytes of it.
+    trailer_len: u64,
     shared: Arc<Shared>,
     is_over: bool,
     /// The file has no end yet, and can have one.
@@ -25,11 +27,12 @@ pub(super) struct Writer {
 impl Writer {
     /// Makes the first file.
     pub(super) fn new(plan: Plan, shared: Arc<Shared>) -> Result<Self, SpoolError> {
-        let Plan { target, rotation, header, record_len, trailer, waits_for_reader, .. } = plan;
+        let Plan { target, rotation, header, record_len, mut trailer, waits_for_reader, .. } = plan;
+        let trailer_len = trailer(&shared.read()).len() as u64;
         let files = Files::new(target, rotation, waits_for_reader, &header)?;
         shared.files.store(1, Ordering::Relaxed);
         shared.bytes.store(header.len() as u64, Ordering::Relaxed);
-        Ok(Self { files, header, record_len, trailer, shared, is_over: false, is_open: true })
+        Ok(Self { files, header, record_len, trailer, trailer_len, shared, is_over: false, is_open: true })
     }
 
     /// Writes until all producers are gone.
@@ -77,7 +80,8 @@ impl Writer {
         let mut at = 0;
         while at < block.bytes.len() {
             let rest = &block.bytes[at..];
-            let room = self.files.rotation.bytes.map(|limit| limit.saturating_sub(self.files.len));
+            let taken = self.files.len + self.trailer_len;
+            let room = self.files.rotation.bytes.map(|limit| limit.saturating_sub(taken));
             let mut part = match room {
                 Some(room) => whole(&self.record_len, rest, usize::try_from(room).unwrap_or(usize::MAX)),
                 None => rest.len(),
