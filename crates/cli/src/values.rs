@@ -72,6 +72,14 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
     if (0.0..1e15).contains(&bytes) { Ok(bytes as usize) } else { Err(too_great()) }
 }
 
+/// As [`bytes`], of a file that goes on in another one: not nothing.
+pub(crate) fn file_size(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        0 => Err("a file must be longer than nothing".into()),
+        bytes => Ok(bytes as u64),
+    }
+}
+
 /// Cores in the order of the workers. (clap takes a plain `Vec` for an option that is given several times.)
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cores(pub(crate) Vec<usize>);
@@ -184,6 +192,14 @@ mod tests {
         assert_eq!(sizes, [65536, 65536, 64 << 20, 3 << 29, 2 << 20, 2 << 20]);
         for text in ["", "M", "1T", "-1", "1e3", "99999999999999999999G", "9".repeat(400).as_str()] {
             bytes(text).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_file_is_longer_than_nothing() {
+        assert_eq!(["1", "100M"].map(|text| file_size(text).unwrap()), [1, 100 << 20]);
+        for text in ["0", "0M", "0.0001"] {
+            assert_eq!(file_size(text).unwrap_err(), "a file must be longer than nothing", "{text}");
         }
     }
 

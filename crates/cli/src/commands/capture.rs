@@ -163,9 +163,10 @@ fn port(text: &str) -> Result<PortName, String> {
 
 /// `100M`, `1G`; without a unit, millions of bytes, as tcpdump has it.
 fn file_size(text: &str) -> Result<u64, String> {
-    let bytes = match text.parse::<u64>() {
-        Ok(millions) => millions.checked_mul(1_000_000).ok_or("that is longer than any file")?,
-        Err(_) => values::bytes(text)? as u64,
-    };
-    if bytes == 0 { Err("a file must be longer than nothing".into()) } else { Ok(bytes) }
+    match text.parse::<u64>() {
+        Ok(millions @ 1..) => {
+            millions.checked_mul(1_000_000).ok_or_else(|| "that is longer than any file".into())
+        }
+        _ => values::file_size(text),
+    }
 }

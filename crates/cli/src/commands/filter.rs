@@ -83,8 +83,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "rules")]
     samples: Option<PathBuf>,
     /// Go on in another file of samples before one is longer than this: 100M
-    #[arg(long, value_name = "SIZE", requires = "samples", value_parser = values::bytes)]
-    rotate_size: Option<usize>,
+    #[arg(long, value_name = "SIZE", requires = "samples", value_parser = values::file_size)]
+    rotate_size: Option<u64>,
     /// Keep so many files of samples, the last ones
     #[arg(long, value_name = "N", requires = "rotate_size", value_parser = clap::value_parser!(u32).range(1..))]
     files: Option<u32>,
@@ -205,11 +205,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     };
     let known = file.clone();
     let reload = Arc::new(AtomicBool::new(false));
-    let rotation = Rotation {
-        bytes: args.rotate_size.map(|bytes| bytes as u64),
-        time: None::<Duration>,
-        keep: args.files,
-    };
+    let rotation = Rotation { bytes: args.rotate_size, time: None::<Duration>, keep: args.files };
     let options = Options {
         reload: Arc::clone(&reload),
         samples: args.samples.map(|path| (path, rotation)),
