@@ -23,6 +23,7 @@ use super::audit::Audit;
 use super::blocks::{Blocks, Key};
 use super::events::unjudged;
 use super::heavy::Sender;
+use super::news::News;
 use super::shared::{Held, Shared};
 use super::shared_port::SharedPort;
 use super::top::Blocked;
@@ -138,7 +139,7 @@ struct State {
     nic_trouble: Trouble,
     /// Why nothing is noted any more, or in the old file.
     audit_trouble: Trouble,
-    news: Vec<String>,
+    news: News,
 }
 
 impl State {
@@ -243,7 +244,7 @@ impl Control {
 
     /// Where rules are by now, since this was last asked.
     pub(super) fn news(&self) -> Vec<String> {
-        std::mem::take(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner).news)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).news.take()
     }
 
     /// Ends it, or goes without it when it hangs.
@@ -389,7 +390,7 @@ impl Work {
             Ok((_, None)) => {}
             Ok((file, Some(places))) => {
                 let idle = file.idle_rules(SystemTime::now());
-                self.state.lock().unwrap_or_else(PoisonError::into_inner).news.extend(idle);
+                self.state.lock().unwrap_or_else(PoisonError::into_inner).news.idle = idle;
                 let mut line = rules_line("reload", &self.shared.rules(), &places);
                 line["mode"] = json!(self.port.with(|port| port.capabilities().mode.clone()).ok());
                 self.note(&line);
@@ -539,8 +540,8 @@ impl Work {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocks.count();
         state.nic_trouble.set(missing.map(|why| format!("{why}; it holds in XDP")));
-        // Nobody may ask for a long time: the last ones are the ones that hold.
-        state.news = told.into_iter().flatten().chain(places::lines(&places)).collect();
+        state.news.add_of_port(told.unwrap_or_default());
+        state.news.places = places::lines(&places);
         Ok(Some(places))
     }
 

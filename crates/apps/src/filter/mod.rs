@@ -28,6 +28,7 @@ mod file;
 mod heavy;
 mod judge;
 mod limit;
+mod news;
 mod places;
 mod sample_file;
 mod samples;

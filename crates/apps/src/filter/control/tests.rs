@@ -365,3 +365,20 @@ fn that_user_space_can_not_keep_up_is_told() {
     work.look_for_lost_packets(&count(3));
     assert!(told(&work).is_some_and(|why| why.contains("can't keep up")));
 }
+
+#[test]
+fn what_is_said_of_a_file_is_told_also_when_gateways_change_before_anybody_asks() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("rules.toml");
+    let rule = "[[rule]]\nname = 'a'\nto_ports = [9]\naction = 'drop'\n";
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    for (more, told) in [("expires = 2020-01-01T00:00:00Z\n", true), ("", false)] {
+        std::fs::write(&path, rule.to_owned() + more).unwrap();
+        work.file = Some(RuleFile::read(&path).unwrap());
+        work.read_again(true);
+        work.look_at_gateways();
+        let news = work.state.lock().unwrap().news.take();
+        assert_eq!(news.iter().any(|line| line.contains("the rule 'a' has expired")), told, "{news:?}");
+    }
+}
