@@ -11,6 +11,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use bywash_lab::{Host, HostOptions, lock};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, Termios, tcgetattr};
 
@@ -232,6 +233,32 @@ fn metrics_are_served_while_each_tool_runs() {
         assert!(lines.last().unwrap().unwrap().contains(r#""event":"summary""#));
         end(&mut child);
     }
+}
+
+/// `net.ipv6.bindv6only` says what a socket of IPv6 is for when its program does not.
+#[test]
+fn all_addresses_are_those_of_ipv4_too() {
+    let Some(_guard) = lock() else { return };
+    let host = Host::with(&HostOptions { ipv6: true, ..HostOptions::default() }).unwrap();
+    host.sysctl("net.ipv6.bindv6only", "1").unwrap();
+    let mut child = host
+        .command(env!("CARGO_BIN_EXE_bywash"))
+        .unwrap()
+        .args("receive null: --prometheus :0 --json".split(' ').chain(QUIET_MEMORY))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let first: serde_json::Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+    let port = first["address"].as_str().unwrap().strip_prefix("[::]:").unwrap();
+    for address in ["127.0.0.1", "[::1]"] {
+        let address = format!("{address}:{port}");
+        let answer = host.enter(|| scrape(&address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{address}: {answer}");
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(end(&mut child).code(), Some(0));
 }
 
 #[test]

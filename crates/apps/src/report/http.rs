@@ -6,7 +6,7 @@
 //! nothing.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
 
 use super::prometheus::CONTENT_TYPE;
 
@@ -41,7 +43,7 @@ impl Server {
     /// # Errors
     /// When the address can't be bound.
     pub(super) fn start(address: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        let listener = listen(address)?;
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let (alive, end) = UnixStream::pair()?;
@@ -74,6 +76,27 @@ impl Drop for Server {
     }
 }
 
+/// Connections that wait to be taken in.
+const WAITING: i32 = 128;
+
+/// Listens on `address`. All addresses are those of IPv4, too, whatever `net.ipv6.bindv6only` says, and these alone where there is no
+/// IPv6.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    if address.ip() != IpAddr::V6(Ipv6Addr::UNSPECIFIED) {
+        return TcpListener::bind(address);
+    }
+    let socket = match socket_with(AddressFamily::INET6, SocketType::STREAM, SocketFlags::CLOEXEC, None) {
+        Err(Errno::AFNOSUPPORT) => return TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())),
+        socket => socket?,
+    };
+    sockopt::set_ipv6_v6only(&socket, false)?;
+    // As the standard library has it: else the port is in use for a while after a run.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    rustix::net::listen(&socket, WAITING)?;
+    Ok(socket.into())
+}
+
 fn read(text: &Mutex<Arc<str>>) -> Arc<str> {
     Arc::clone(&text.lock().unwrap_or_else(PoisonError::into_inner))
 }
@@ -93,7 +116,7 @@ fn serve(listener: &TcpListener, end: &UnixStream, text: impl Fn() -> Arc<str>) 
         let oldest = connections.first().map(|connection| connection.until);
         let timeout = oldest.map(|until| until.saturating_duration_since(Instant::now()));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        if poll(&mut fds, timeout.as_ref()).is_err_and(|error| error != rustix::io::Errno::INTR) {
+        if poll(&mut fds, timeout.as_ref()).is_err_and(|error| error != Errno::INTR) {
             return;
         }
         let ready: Vec<bool> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
