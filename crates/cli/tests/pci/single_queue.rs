@@ -275,6 +275,19 @@ fn others_rules_stay(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
         );
         assert!(!killed.contains(".json"), "{killed}");
     }
+    // A filter that has begun since is the one that needs tags in packets, and ends with what was there before both.
+    let restarted = run(
+        guest,
+        "filter xdp:left --ring 256 --only 'udp dst port 53'; kill -9 $(pid); gone
+         filter xdp:left --ring 256 --only 'udp dst port 53'
+         grep meanwhile /run/filter.out || echo was off already
+         /host/bywash cleanup --json; shown | grep rx-vlan-offload
+         kill -INT $(pid); gone; /host/bywash cleanup; shown > /run/after; diff /run/before /run/after",
+    )?;
+    has(
+        &restarted,
+        &["was off already", "rx-vlan-hw-parse of left is another process's by now", "rx-vlan-offload: off"],
+    );
     // A place that is somebody else's by now.
     let refused = run(
         guest,

@@ -62,7 +62,9 @@ impl Wanted<'_> {
     pub(super) fn steer(&self, warnings: &mut Vec<String>) -> Result<Steered, String> {
         let mut steered = self.steer_flows()?;
         if !self.queues.is_empty() {
-            let kept = tags::keep(self.interface, self.options.shares());
+            // Where flows are steered they are off already, and who has a feature off twice is in its own way when it ends.
+            let of: &[&str] = if steered.table.is_empty() { &TAGS } else { &[] };
+            let kept = tags::keep(self.interface, of, self.options.shares());
             steered.undos.splice(0..0, kept.undos);
             steered.told.extend(kept.told);
             warnings.extend(kept.warning);
@@ -182,10 +184,10 @@ impl Wanted<'_> {
     fn switch(&self, ethtool: &Ethtool, steered: &mut Steered) -> Result<(), String> {
         let name = &self.interface.name;
         let features = ethtool.features(name).map_err(|error| error.to_string())?;
-        let off = tags::switchable(&features, &OFF);
-        for (feature, on) in off.iter().map(|feature| (*feature, false)).chain([(NTUPLE, true)]) {
-            steered.undos.push(state::set_feature(name, feature, on).map_err(|error| error.to_string())?);
-        }
+        let mut switch = |feature, on| state::set_feature(name, feature, on).map(|it| steered.undos.push(it));
+        let off = tags::have_off(&features, &OFF, |feature| switch(feature, false));
+        let off =
+            off.and_then(|off| switch(NTUPLE, true).map(|()| off)).map_err(|error| error.to_string())?;
         if !off.is_empty() {
             steered.told.push(tags::told(name, &off));
         }

@@ -14,10 +14,24 @@ use bywash_sys::state::{self, Undo};
 /// Features that take tags off. `ethtool -K` calls these rxvlan and rx-vlan-stag-hw-parse.
 pub(super) const TAGS: [&str; 2] = ["rx-vlan-hw-parse", "rx-vlan-stag-hw-parse"];
 
-/// Which of these an interface has on and could have off.
-pub(super) fn switchable<'a>(features: &BTreeMap<String, Feature>, of: &[&'a str]) -> Vec<&'a str> {
-    let is_on = |feature: &&str| features.get(*feature).is_some_and(|it| it.on && it.changeable);
-    of.iter().copied().filter(is_on).collect()
+/// Which of these an interface could have on and off, and whether each is on.
+fn switchable<'a>(features: &BTreeMap<String, Feature>, of: &[&'a str]) -> Vec<(&'a str, bool)> {
+    let known = of.iter().filter_map(|name| Some((*name, features.get(*name)?)));
+    known.filter(|(_, feature)| feature.changeable).map(|(name, feature)| (name, feature.on)).collect()
+}
+
+/// Has these features off, where an interface could have them on. Returns which were on.
+///
+/// Those that are off already are asked for, too: a process that was killed may have left them so, and `bywash cleanup`, which puts that
+/// back, leaves alone what it knows to be somebody else's by now.
+pub(super) fn have_off<'a, E>(
+    features: &BTreeMap<String, Feature>,
+    of: &[&'a str],
+    mut switch_off: impl FnMut(&'a str) -> Result<(), E>,
+) -> Result<Vec<&'a str>, E> {
+    let switchable = switchable(features, of);
+    switchable.iter().try_for_each(|(feature, _)| switch_off(feature))?;
+    Ok(switchable.into_iter().filter(|(_, on)| *on).map(|(feature, _)| feature).collect())
 }
 
 /// What is told of features that are off as long as the port is open.
@@ -34,13 +48,13 @@ pub(super) struct Kept {
 }
 
 /// Has tags stay in what comes by an interface. Where they can't, there is a warning: on a NIC whose packets are all user space's, and
-/// else if it has VLANs.
-pub(super) fn keep(interface: &Interface, shares: bool) -> Kept {
+/// else if it has VLANs. These features are switched off: those of [`TAGS`] that the port has not off by now.
+pub(super) fn keep(interface: &Interface, of: &[&str], shares: bool) -> Kept {
     let mut kept = Kept::default();
     let name = &interface.name;
     // Features of virtual interfaces say what their kernel does with tags that come in packets, and these come beside them.
     let why = if interface.kind.is_none() {
-        match switch_off(name, &mut kept) {
+        match switch_off(name, of, &mut kept) {
             Ok(left) if left.is_empty() => return kept,
             Ok(left) => format!("its driver can't leave {} out", left.join(", ")),
             Err(why) => why,
@@ -69,13 +83,14 @@ fn warning(name: &str, vlan: Option<&str>, why: &str) -> String {
 }
 
 /// Switches off what takes tags off. Returns what stays on.
-fn switch_off<'a>(name: &str, kept: &mut Kept) -> Result<Vec<&'a str>, String> {
+fn switch_off<'a>(name: &str, of: &[&str], kept: &mut Kept) -> Result<Vec<&'a str>, String> {
     let features =
         Ethtool::open().and_then(|ethtool| ethtool.features(name)).map_err(|error| error.to_string())?;
-    let off = switchable(&features, &TAGS);
-    for feature in &off {
-        kept.undos.push(state::set_feature(name, feature, false).map_err(|error| error.to_string())?);
-    }
+    let undos = &mut kept.undos;
+    let off = have_off(&features, of, |feature| {
+        state::set_feature(name, feature, false).map(|undo| undos.push(undo))
+    });
+    let off = off.map_err(|error| error.to_string())?;
     kept.told = (!off.is_empty()).then(|| told(name, &off));
     let stays = |feature: &&str| !off.contains(feature) && features.get(*feature).is_some_and(|it| it.on);
     Ok(TAGS.into_iter().filter(stays).collect())
@@ -96,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_takes_tags_off_is_switched_where_it_is_on_and_not_fixed() {
+    fn what_takes_tags_off_is_asked_to_be_off_where_it_is_not_fixed_and_told_where_it_was_on() {
         let feature = |name: &str, on, changeable| (name.to_owned(), Feature { on, changeable });
         let features = |ctag, stag| {
             let [(on, may), (s_on, s_may)] = [ctag, stag];
@@ -106,10 +121,22 @@ mod tests {
                 feature("rx-vlan-filter", true, true),
             ])
         };
-        assert_eq!(switchable(&features((true, true), (false, true)), &TAGS), ["rx-vlan-hw-parse"]);
-        assert_eq!(switchable(&features((true, true), (true, true)), &TAGS), TAGS);
-        assert_eq!(switchable(&features((true, false), (false, false)), &TAGS), [""; 0]);
-        assert_eq!(switchable(&BTreeMap::new(), &TAGS), [""; 0], "a driver without either");
+        let mut asked = Vec::new();
+        let mut off = |features: &BTreeMap<String, Feature>| {
+            asked.clear();
+            let was_on = have_off(features, &TAGS, |feature| {
+                asked.push(feature);
+                Ok::<_, ()>(())
+            });
+            (was_on.unwrap(), asked.clone())
+        };
+        let [ctag, stag] = TAGS;
+        assert_eq!(off(&features((true, true), (true, true))), (TAGS.to_vec(), TAGS.to_vec()));
+        assert_eq!(off(&features((true, true), (false, false))), (vec![ctag], vec![ctag]));
+        assert_eq!(off(&features((true, false), (false, false))), (vec![], vec![]));
+        assert_eq!(off(&BTreeMap::new()), (vec![], vec![]), "a driver without either");
+        // By whoever switched it off: who did may be dead, and what he has left must not be undone meanwhile.
+        assert_eq!(off(&features((false, true), (true, true))), (vec![stag], TAGS.to_vec()));
         assert_eq!(told("eth1", &TAGS), "off on eth1 meanwhile: rx-vlan-hw-parse, rx-vlan-stag-hw-parse");
     }
 
