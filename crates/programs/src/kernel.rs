@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bywash_engine::stack::Timestamp;
 use bywash_sys::clock::monotonic;
+use bywash_sys::tcp_option::unacknowledged;
 use bywash_sys::worker::{Task, Turn};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
@@ -65,6 +66,8 @@ struct Socket {
     kind: Kind,
     /// Read and not taken.
     rest: Vec<u8>,
+    /// Bytes that the kernel has taken to be sent.
+    sent: u64,
     /// The service knows that the peer sends no more, or that all is over.
     told_end: bool,
     told_closed: bool,
@@ -169,6 +172,7 @@ impl KernelSockets {
             fd,
             kind,
             rest: Vec::new(),
+            sent: 0,
             told_end: false,
             told_closed: false,
             shut: false,
@@ -444,7 +448,10 @@ impl Sockets for KernelSockets {
             && let Some(socket) = self.going_on(id, true)
         {
             match send(&socket.fd, &bytes[sent..], SendFlags::NOSIGNAL) {
-                Ok(n) => (sent, socket.turn.bytes) = (sent + n, socket.turn.bytes + n),
+                Ok(n) => {
+                    (sent, socket.turn.bytes) = (sent + n, socket.turn.bytes + n);
+                    socket.sent += n as u64;
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
                     socket.full = true;
@@ -494,6 +501,14 @@ impl Sockets for KernelSockets {
         }
         self.buffer = buffer;
         read
+    }
+
+    fn acknowledged(&self, id: KernelId) -> Option<u64> {
+        let place = self.places.get(id.place as usize).filter(|place| place.generation == id.generation)?;
+        let socket = place.socket.as_ref()?;
+        // A FIN counts as a byte, and is the last.
+        let waiting = u64::from(unacknowledged(&socket.fd).ok()?).saturating_sub(u64::from(socket.shut));
+        socket.sent.checked_sub(waiting)
     }
 
     fn shutdown(&mut self, id: KernelId) {

@@ -79,8 +79,18 @@ struct Open<C> {
     connection: C,
     /// When it was taken, or something has come of it last.
     moved: Timestamp,
+    /// Bytes that its peer had acknowledged when it was last asked: room for more may come long after a slow one has taken some.
+    acknowledged: Option<u64>,
     peer_closed: bool,
     lingers: bool,
+}
+
+impl<C: Default> Open<C> {
+    /// One that was taken just now.
+    fn new(now: Timestamp) -> Self {
+        let connection = C::default();
+        Self { connection, moved: now, acknowledged: None, peer_closed: false, lingers: false }
+    }
 }
 
 impl<Id: Copy + Eq + Hash, T: Serve> Server<Id, T> {
@@ -104,11 +114,21 @@ impl<Id: Copy + Eq + Hash, T: Serve> Server<Id, T> {
         self.look_at = now + (idle / LOOKS).min(LOOK);
         let Self { connections, serve, .. } = self;
         connections.retain(|id, open| {
-            if open.lingers || now.since(open.moved) < idle {
+            if open.lingers {
+                return true;
+            }
+            let owes = serve.owes(&open.connection);
+            if owes {
+                let acknowledged = sockets.acknowledged(*id);
+                if std::mem::replace(&mut open.acknowledged, acknowledged) < acknowledged {
+                    open.moved = now;
+                }
+            }
+            if now.since(open.moved) < idle {
                 return true;
             }
             // What nobody takes would keep a connection that is closed for as long as TCP has patience.
-            if serve.owes(&open.connection) {
+            if owes {
                 sockets.abort(*id)
             } else {
                 sockets.close(*id)
@@ -165,9 +185,7 @@ impl<Id: Copy + Debug + Eq + Hash + Send + 'static, T: Serve> Service<Id> for Se
         for what in happened {
             let counted = match *what {
                 Happened::Accepted(id) => {
-                    let (connection, moved) = (T::Connection::default(), sockets.now());
-                    self.connections
-                        .insert(id, Open { connection, moved, peer_closed: false, lingers: false });
+                    self.connections.insert(id, Open::new(sockets.now()));
                     Counted { connections: 1, ..self.work(id, sockets) }
                 }
                 Happened::Connected(id) | Happened::Readable(id) | Happened::Writable(id) => {
@@ -226,6 +244,7 @@ mod tests {
         now: Timestamp,
         says: [usize; 3],
         takes: [bool; 3],
+        acknowledged: [u64; 3],
         done: Vec<(&'static str, usize)>,
     }
 
@@ -246,6 +265,10 @@ mod tests {
 
         fn read(&mut self, id: usize, take: &mut dyn FnMut(&[u8]) -> usize) -> usize {
             take(&vec![0; std::mem::take(&mut self.says[id])])
+        }
+
+        fn acknowledged(&self, id: usize) -> Option<u64> {
+            Some(self.acknowledged[id])
         }
 
         fn shutdown(&mut self, id: usize) {
@@ -309,6 +332,28 @@ mod tests {
         // Once there is nobody left, nothing wakes it.
         server.turn(&[Happened::Closed(0, Ended::InOrder)], &mut peers);
         assert_eq!(server.next_deadline(), None);
+    }
+
+    /// There is no room to send for either; but one reads what was sent before.
+    #[test]
+    fn a_connection_whose_peer_takes_an_answer_slowly_is_not_idle() {
+        let idle = Duration::from_secs(60);
+        let mut peers = Peers { says: [4, 4, 0], ..Peers::default() };
+        let mut server = Server::new(Lines, 80, Counters::default()).with_idle_timeout(idle);
+        server.turn(&[0, 1].map(Happened::Accepted), &mut peers);
+        let turn = |peers: &mut Peers, server: &mut Server<usize, Lines>, seconds| {
+            peers.now = Timestamp::ZERO + Duration::from_secs(seconds);
+            server.turn(&[], peers);
+            std::mem::take(&mut peers.done)
+        };
+        for seconds in (1..200).step_by(3) {
+            peers.acknowledged[0] += 1000;
+            let done = turn(&mut peers, &mut server, seconds);
+            // What was there at the first look counts once.
+            assert_eq!(done.as_slice(), if seconds == 61 { &[("aborted", 1)][..] } else { &[] }, "{seconds}");
+        }
+        assert_eq!(turn(&mut peers, &mut server, 250), []);
+        assert_eq!(turn(&mut peers, &mut server, 262), [("aborted", 0)]);
     }
 
     #[test]

@@ -70,3 +70,45 @@ fn too_many_open_files_have_a_cure() {
     assert!(told(Errno::MFILE).ends_with("(ulimit -n), or more"), "{}", told(Errno::MFILE));
     assert_eq!(told(Errno::ADDRNOTAVAIL), io::Error::from(Errno::ADDRNOTAVAIL).to_string());
 }
+
+#[test]
+fn what_the_peer_has_acknowledged_is_told_with_and_without_a_fin() {
+    use std::io::Read;
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut sockets = sockets();
+    let id = sockets.connect(listener.local_addr().unwrap()).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    assert_eq!(sockets.acknowledged(id), Some(0));
+    // More than the peer's kernel takes, while it reads nothing.
+    let mut sent = 0;
+    for _ in 0..1000 {
+        sockets.turn += 1;
+        let n = sockets.send(id, &[0; 64 << 10]) as u64;
+        sent += n;
+        if n == 0 {
+            break;
+        }
+    }
+    let before = sockets.acknowledged(id).unwrap();
+    assert!(before < sent, "{before} of {sent}");
+    sockets.shutdown(id);
+    assert!(sockets.acknowledged(id).unwrap() < sent, "the FIN waits behind them");
+    let (mut read, mut last, mut buffer) = (0, before, vec![0; 64 << 10]);
+    loop {
+        let n = peer.read(&mut buffer).unwrap();
+        let now = sockets.acknowledged(id).unwrap();
+        assert!(now >= last && now <= sent, "{now} after {last}");
+        (read, last) = (read + n as u64, now);
+        if n == 0 {
+            break;
+        }
+    }
+    assert_eq!(read, sent);
+    let until = std::time::Instant::now() + Duration::from_secs(5);
+    while sockets.acknowledged(id) != Some(sent) && std::time::Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(sockets.acknowledged(id), Some(sent));
+    sockets.close(id);
+    assert_eq!(sockets.acknowledged(id), None);
+}
