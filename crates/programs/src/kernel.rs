@@ -10,7 +10,7 @@ use std::time::Duration;
 use bywash_engine::stack::Timestamp;
 use bywash_sys::clock::monotonic;
 use bywash_sys::tcp_option::unacknowledged;
-use bywash_sys::worker::{Task, Turn};
+use bywash_sys::worker::{Stop, Task, Turn};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::net::{
@@ -544,12 +544,13 @@ pub struct OnKernel<T> {
     sockets: KernelSockets,
     happened: Vec<Happened<KernelId>>,
     failure: Option<String>,
+    stop: Stop,
 }
 
 impl<T: Service<KernelId>> OnKernel<T> {
-    /// The service, to be started.
-    pub fn new(service: T, sockets: KernelSockets) -> Self {
-        Self { service, sockets, happened: Vec::new(), failure: None }
+    /// The service, to be started. If it fails it sets `stop`.
+    pub fn new(service: T, sockets: KernelSockets, stop: Stop) -> Self {
+        Self { service, sockets, happened: Vec::new(), failure: None, stop }
     }
 
     /// Starts the service, of this number among `count` that share its port, from 0 on: its listeners are open then.
@@ -575,6 +576,7 @@ impl<T: Service<KernelId>> Task for OnKernel<T> {
         self.sockets.turn += 1;
         if let Err(error) = self.sockets.look() {
             self.failure = Some(format!("epoll: {error}"));
+            self.stop.set();
             return Turn::Done;
         }
         self.happened.clear();

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use bywash_apps::App;
 use bywash_apps::report::Snapshot;
+use bywash_apps::{App, WorkerOptions};
 use bywash_engine::Program;
 use bywash_engine::scoped::ScopedEnd;
 use bywash_engine::stack::ConnectionId;
@@ -94,30 +94,13 @@ fn on_kernel<M: Make>(
         let (counters, watch) = tally.add();
         let sockets = KernelSockets::new(kernel.clone(), counters.clone())
             .map_err(|error| Failure::Usage(format!("the kernel gives no epoll set: {error}")))?;
-        let mut service = OnKernel::new(make.make::<KernelId>(number, count, counters, watch), sockets);
+        let service = make.make::<KernelId>(number, count, counters, watch);
+        let mut service = OnKernel::new(service, sockets, stop.clone());
         // Listeners are open before anything is said to be running.
         service.begin(number, count).map_err(Failure::Usage)?;
         services.push(service);
     }
-    let (tell, ends) = channel();
-    let mut workers = Vec::with_capacity(count);
-    for (number, service) in services.into_iter().enumerate() {
-        let core = options.cores.get(number).copied();
-        let placement = Placement { name: format!("kernel {number}"), core, idle: options.idle };
-        let tell = tell.clone();
-        let started = Worker::spawn(placement, stop.clone(), service, move |_| {
-            // Nobody listens any more at the end.
-            let _ = tell.send(());
-        });
-        match started {
-            Ok(worker) => workers.push(worker),
-            Err((_, error)) => {
-                stop.set();
-                workers.into_iter().for_each(|worker| drop(worker.join()));
-                return Err(Failure::Start(error.into()));
-            }
-        }
-    }
+    let (workers, ends) = spawn(services, &options, &stop)?;
     let start = Start {
         command,
         name: "on the kernel's sockets".into(),
@@ -137,6 +120,41 @@ fn on_kernel<M: Make>(
         stop: stop.clone(),
     };
     Ok(bywash_apps::run(running, place.report.duration, &stop, reporter))
+}
+
+/// Started workers, and who tells of each that has ended.
+type Spawned<T> = (Vec<Worker<OnKernel<T>>>, Receiver<()>);
+
+/// Starts a worker for each service. One that fails ends all: its listener would still be dealt its part
+/// of the connections, and nobody would take them.
+fn spawn<T: Service<KernelId>>(
+    services: Vec<OnKernel<T>>,
+    options: &WorkerOptions,
+    stop: &Stop,
+) -> Result<Spawned<T>, Failure> {
+    let (tell, ends) = channel();
+    let mut workers = Vec::with_capacity(services.len());
+    for (number, service) in services.into_iter().enumerate() {
+        let core = options.cores.get(number).copied();
+        let placement = Placement { name: format!("kernel {number}"), core, idle: options.idle };
+        let (tell, others) = (tell.clone(), stop.clone());
+        let started = Worker::spawn(placement, stop.clone(), service, move |result| {
+            if result.is_err() {
+                others.set();
+            }
+            // Nobody listens any more at the end.
+            let _ = tell.send(());
+        });
+        match started {
+            Ok(worker) => workers.push(worker),
+            Err((_, error)) => {
+                stop.set();
+                workers.into_iter().for_each(|worker| drop(worker.join()));
+                return Err(Failure::Start(error.into()));
+            }
+        }
+    }
+    Ok((workers, ends))
 }
 
 /// Services on the kernel's sockets, as an app.
@@ -205,5 +223,46 @@ fn snapshot(command: &'static str, tally: &Tally, elapsed: Duration) -> Snapshot
         total: tally.row(elapsed),
         tables: tally.tables(elapsed),
         distributions: tally.distributions(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_engine::stack::Timestamp;
+    use bywash_programs::{Counters, Happened, KernelOptions, Sockets};
+
+    use super::*;
+
+    /// Has a bug, or not.
+    struct Buggy(bool);
+
+    impl Service<KernelId> for Buggy {
+        fn start<S: Sockets<Id = KernelId>>(&mut self, _: &mut S) -> Result<(), String> {
+            Ok(())
+        }
+
+        fn turn<S: Sockets<Id = KernelId>>(&mut self, _: &[Happened<KernelId>], _: &mut S) {
+            assert!(!self.0, "on purpose");
+        }
+
+        fn next_deadline(&self) -> Option<Timestamp> {
+            self.0.then_some(Timestamp::ZERO)
+        }
+    }
+
+    #[test]
+    fn a_worker_that_fails_ends_all() {
+        let stop = Stop::new().unwrap();
+        let service = |is_buggy| {
+            let sockets = KernelSockets::new(KernelOptions::default(), Counters::default()).unwrap();
+            OnKernel::new(Buggy(is_buggy), sockets, stop.clone())
+        };
+        let services = vec![service(false), service(true)];
+        let (workers, ends) = spawn(services, &WorkerOptions::default(), &stop).unwrap();
+        let ended = |_| ends.recv_timeout(Duration::from_secs(10)).is_ok();
+        let ended = [(), ()].map(ended);
+        stop.set();
+        let results = workers.into_iter().map(|worker| worker.join().unwrap().1.is_ok());
+        assert_eq!((ended, results.collect::<Vec<_>>()), ([true, true], vec![true, false]));
     }
 }
