@@ -232,8 +232,8 @@ impl Http {
                     continue;
                 }
                 connection.head.push(*byte);
-                let whole = *byte == b'\n'
-                    && (connection.head.ends_with(b"\r\n\r\n") || connection.head.ends_with(b"\n\n"));
+                // A line may end without CR (RFC 9112, 2.2), and each as it likes.
+                let whole = connection.head.ends_with(b"\n\r\n") || connection.head.ends_with(b"\n\n");
                 if whole || connection.head.len() > HEAD {
                     let head = connection.head.trim_ascii();
                     let asked = if whole { parse(head) } else { Err(Refused::TooLarge) };

@@ -178,7 +178,12 @@ fn who_asks_for_what_there_is_not_is_told_what_is_wrong() {
 fn empty_lines_before_a_request_are_nothing_and_a_head_without_end_is_too_large() {
     let long = format!("GET / HTTP/1.1\r\nHost: a\r\nX: {}", "x".repeat(HEAD));
     let twice = "\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2);
-    for (said, requests, status) in [(&*twice, 2, "200 OK"), (&*long, 1, "431 "), ("\r\n\n\r\n", 0, "")] {
+    for (said, requests, status) in [
+        (&*twice, 2, "200 OK"),
+        (&*long, 1, "431 "),
+        ("\r\n\n\r\n", 0, ""),
+        ("GET / HTTP/1.1\r\nHost: a\n\r\nGET / HTTP/1.1\nHost: a\r\n\n", 2, "200 OK"),
+    ] {
         let (mut http, mut sockets) = (Http::new(&[]), Said(said.into(), Vec::new()));
         let worked = http.work((), &mut Conversation::default(), false, &mut sockets);
         let answers = String::from_utf8(sockets.1).unwrap();
