@@ -104,6 +104,10 @@ fn fields<'a>(lines: impl Iterator<Item = &'a str>, newer: bool) -> Option<Field
     let mut conditions = Conditions::default();
     for line in lines {
         let (name, value) = line.split_once(':')?;
+        // A blank before the colon, or a line that goes on the one before: others may read a length there (RFC 9112, 5.1 and 5.2).
+        if name.is_empty() || !name.bytes().all(is_token) {
+            return None;
+        }
         let value = value.trim();
         if name.eq_ignore_ascii_case("connection") {
             // Several lines are one list (RFC 9110, 5.3), in which the order says nothing.
@@ -186,6 +190,13 @@ mod tests {
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Err(Bad)),
             ("HEAD / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked", Err(Bad)),
             ("GET / HTTP/1.1\r\nHost: a\r\nnonsense", Err(Bad)),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length : 5", Err(Bad)),
+            ("POST / HTTP/1.1\r\nHost: a\r\n Content-Length: 5", Err(Bad)),
+            ("POST / HTTP/1.1\r\nHost: a\r\nX: y\r\n\tTransfer-Encoding: chunked", Err(Bad)),
+            ("GET / HTTP/1.1\r\n Host: a\r\nHost: a", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\n: a", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX(y): a", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost:a\r\nX_y.z:\ta:b", Ok(("/", true))),
             ("", Err(Bad)),
         ] {
             assert_eq!(asked(head), expected, "{head}");
