@@ -20,7 +20,7 @@ use bywash_sys::clock::monotonic;
 use bywash_sys::worker::{Task, Turn};
 
 use crate::clock::Clock;
-use crate::figures::Shared;
+use crate::figures::{Figures, Shared};
 use crate::handoff::{Bell, Newest, Receiver, Sender};
 use crate::program::{Io, Program};
 use crate::steer::Steering;
@@ -198,7 +198,7 @@ pub(crate) struct Engine {
     owed: usize,
     counters: EngineCounters,
     course: Course,
-    /// Turns with work since the figures were published.
+    /// Turns with work since the figures were published. An engine that could not do it tries again in its next turn.
     unpublished: u32,
     /// The bell may have rung since it was last hushed.
     armed: bool,
@@ -531,17 +531,13 @@ impl Engine {
         rings.any(|ring| !ring.is_empty())
     }
 
-    fn publish(&mut self) {
-        let Parts { ports, stack, figures, .. } = &self.parts;
-        self.unpublished = 0;
-        figures.publish(|figures| {
-            figures.engine = self.counters;
-            figures.stack = stack.counters();
-            for (to, from) in figures.ports.iter_mut().zip(ports) {
-                to.0 = from.rx.iter().map(|rx| rx.counters()).sum();
-                to.1 = from.tx.iter().map(|tx| tx.counters()).sum();
-            }
-        });
+    fn show(&self, figures: &mut Figures) {
+        figures.engine = self.counters;
+        figures.stack = self.parts.stack.counters();
+        for (to, from) in figures.ports.iter_mut().zip(&self.parts.ports) {
+            to.0 = from.rx.iter().map(|rx| rx.counters()).sum();
+            to.1 = from.tx.iter().map(|tx| tx.counters()).sum();
+        }
     }
 }
 
@@ -643,8 +639,8 @@ impl Task for Engine {
         done += self.transmit();
         self.unpublished += u32::from(done > 0);
         let due = if done > 0 { PUBLISH_TURNS } else { 1 };
-        if self.unpublished >= due {
-            self.publish();
+        if self.unpublished >= due && self.parts.figures.publish(|figures| self.show(figures)) {
+            self.unpublished = 0;
         }
         if done > 0 { Turn::Busy } else { Turn::Idle }
     }
@@ -705,7 +701,7 @@ impl Task for Engine {
             std::thread::yield_now();
         }
         self.drain(&mut end);
-        self.publish();
+        self.parts.figures.publish_last(|figures| self.show(figures));
     }
 }
 
