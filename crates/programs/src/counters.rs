@@ -187,6 +187,8 @@ counted! {
     connections: saturating_add,
     /// Requests that were answered.
     requests: saturating_add,
+    /// Of those the ones whose answer was that there is no such value.
+    missed: saturating_add,
     /// Bytes of payload received.
     received: saturating_add,
     /// Bytes of payload sent.

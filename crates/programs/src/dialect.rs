@@ -39,6 +39,8 @@ pub struct Reader {
     body: u64,
     /// After the body another line ends the answer.
     tail: bool,
+    /// The last answer was that there is no such value.
+    missed: bool,
     /// One of HTTP.
     answer: Answer,
 }
@@ -47,6 +49,11 @@ impl Reader {
     /// Nothing more may be asked on this connection.
     pub(crate) fn closes(&self) -> bool {
         self.answer.closes()
+    }
+
+    /// Whether the last answer was that there is no such value. Told once.
+    pub(crate) fn missed(&mut self) -> bool {
+        std::mem::take(&mut self.missed)
     }
 
     /// The peer has said its last: whether that makes an answer whole.
@@ -116,7 +123,11 @@ pub(crate) fn shown(answer: &[u8]) -> String {
 
 fn redis_line(line: &str, reader: &mut Reader) -> Option<bool> {
     match line.split_at_checked(1)? {
-        ("+" | ":", _) | ("$", "-1") => Some(true),
+        ("+" | ":", _) => Some(true),
+        ("$", "-1") => {
+            reader.missed = true;
+            Some(true)
+        }
         ("$", length) => {
             reader.body = length.parse::<u64>().ok()?.checked_add(2)?;
             Some(false)
@@ -128,10 +139,12 @@ fn redis_line(line: &str, reader: &mut Reader) -> Option<bool> {
 fn memcached_line(line: &str, reader: &mut Reader) -> Option<bool> {
     let mut words = line.split(' ');
     match words.next() {
-        Some("END" | "STORED") => {
-            reader.tail = false;
+        Some("END") => {
+            // After a value it ends the answer.
+            reader.missed = !std::mem::take(&mut reader.tail);
             Some(true)
         }
+        Some("STORED") => Some(true),
         Some("VALUE") => {
             let length: u64 = words.nth(2).and_then(|word| word.parse().ok())?;
             reader.body = length.checked_add(2)?;
@@ -150,26 +163,27 @@ mod tests {
         Dialect::Http { path: "/".into(), host: "a".into() }
     }
 
-    /// Answers in `bytes`, however they are cut.
-    fn answers(dialect: &Dialect, bytes: &[u8], piece: usize) -> Result<usize, String> {
-        let (mut reader, mut whole) = (Reader::default(), 0);
+    /// Answers in `bytes`, however they are cut, and how many of them tell that there is no such value.
+    fn answers(dialect: &Dialect, bytes: &[u8], piece: usize) -> Result<(usize, usize), String> {
+        let (mut reader, mut whole, mut missed) = (Reader::default(), 0, 0);
         for mut rest in bytes.chunks(piece) {
             while !rest.is_empty() {
                 let (taken, is_whole) = dialect.read(&mut reader, rest)?;
                 whole += usize::from(is_whole);
+                missed += usize::from(is_whole && reader.missed());
                 rest = &rest[taken..];
             }
         }
         assert_eq!(reader, Reader::default(), "nothing is left over");
-        Ok(whole)
+        Ok((whole, missed))
     }
 
     #[test]
     fn answers_are_counted_however_they_are_cut() {
         let get = (Dialect::Redis { set: None }, Dialect::Memcached { set: None });
         for (dialect, bytes, expected) in [
-            (get.0.clone(), "$3\r\na\r\n\r\n$-1\r\n+OK\r\n:5\r\n$0\r\n\r\n", 5),
-            (get.1.clone(), "VALUE k 0 4\r\nEND\r\r\nEND\r\nEND\r\nSTORED\r\n", 3),
+            (get.0.clone(), "$3\r\na\r\n\r\n$-1\r\n+OK\r\n:5\r\n$0\r\n\r\n", (5, 1)),
+            (get.1.clone(), "VALUE k 0 4\r\nEND\r\r\nEND\r\nEND\r\nSTORED\r\n", (3, 1)),
         ] {
             for piece in 1..bytes.len() {
                 assert_eq!(answers(&dialect, bytes.as_bytes(), piece), Ok(expected), "{bytes:?} by {piece}");

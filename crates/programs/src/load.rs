@@ -283,7 +283,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             }
             return;
         };
-        let (mut answers, mut wrong, mut last) = (0, None, false);
+        let (mut answers, mut missed, mut wrong, mut last) = (0, 0, None, false);
         let Connection { reader, waiting, .. } = connection;
         let dialect = &self.plan.dialect;
         let received = sockets.read(id, &mut |bytes| {
@@ -293,6 +293,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
                     Ok((_, true)) if answers == waiting.len() => wrong = Some(UNASKED.into()),
                     Ok((taken, whole)) => {
                         answers += usize::from(whole);
+                        missed += u64::from(whole && reader.missed());
                         last = whole && reader.closes();
                         rest = &rest[taken..];
                     }
@@ -301,7 +302,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             }
             bytes.len()
         });
-        self.counters.add(Counted { received: received as u64, ..Counted::default() });
+        self.counters.add(Counted { received: received as u64, missed, ..Counted::default() });
         self.count_answers(id, answers, now);
         if let Some(answer) = wrong {
             sockets.abort(id);

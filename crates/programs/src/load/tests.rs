@@ -105,6 +105,7 @@ fn what_a_connection_is_asked_at_once_leaves_at_once() {
     (server.now, server.ready) = (MS, vec![1, 1, 2]);
     load.turn(&[1, 2].map(Happened::Readable), &mut server);
     assert_eq!((server.sends, server.answers.len(), counters.read().requests), (6, 3, 3));
+    assert_eq!(counters.read().missed, 3, "it has no value");
 }
 
 #[test]

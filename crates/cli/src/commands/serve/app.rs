@@ -31,6 +31,11 @@ pub(crate) trait Telling: Send {
         Vec::new()
     }
 
+    /// What is worth knowing at the end and is no failure.
+    fn warnings(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Why the aim was not met.
     fn unmet(&self) -> Vec<String> {
         Vec::new()
@@ -323,6 +328,7 @@ impl<T: Telling> App for Running<T> {
         let unmet = self.taken.into_iter().chain(closed.errors).chain(told).collect();
         let elapsed = self.telling.measured(elapsed);
         let snapshot = snapshot(self.start.command, &closed.figures, &self.telling, elapsed);
-        Summary::new(unmet, snapshot, closed.warnings)
+        let warnings = closed.warnings.into_iter().chain(self.telling.warnings()).collect();
+        Summary::new(unmet, snapshot, warnings)
     }
 }

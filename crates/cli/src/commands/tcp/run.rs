@@ -212,7 +212,7 @@ impl<T: Service<KernelId>> App for OnKernelApp<T> {
         // Services have counted all by now.
         unmet.extend(self.tally.unmet());
         let elapsed = self.tally.measured(elapsed);
-        Summary::new(unmet, snapshot(self.start.command, &self.tally, elapsed), Vec::new())
+        Summary::new(unmet, snapshot(self.start.command, &self.tally, elapsed), self.tally.warnings())
     }
 }
 

@@ -148,6 +148,14 @@ const ASKED: &[Column<Counted>] = &[
     },
     Column {
         metric: Metric::fault(
+            "misses",
+            "of the requests without a value",
+            "Of requests: answered that there is no such value (redis, memcached)",
+        ),
+        of: |counted| counted.missed,
+    },
+    Column {
+        metric: Metric::fault(
             "failed_requests",
             "of them requests",
             "Of errors: requests that had been sent. With those answered and unanswered they are those due",
@@ -292,6 +300,15 @@ impl Telling for Tally {
         }
         let help = "How long answers took, counted from when the request was due; of requests without an answer, their age when they were given up, or at the end";
         vec![Distribution { name: "latency", help, times }]
+    }
+
+    /// What was measured may not be what was meant.
+    fn warnings(&self) -> Vec<String> {
+        let Counted { missed, requests, .. } = self.counted();
+        let cure = "store one first, by a run with --set BYTES";
+        let told = (missed > 0)
+            .then(|| format!("the server had no value for {missed} of {requests} requests: {cure}"));
+        told.into_iter().collect()
     }
 
     fn unmet(&self) -> Vec<String> {
