@@ -33,6 +33,7 @@ pub struct Download<Id> {
 #[derive(Debug)]
 struct Stream {
     number: usize,
+    is_open: bool,
     /// How much of the request is sent.
     asked: usize,
     /// How far the answer is, where one was asked for.
@@ -106,7 +107,7 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
     fn start<S: Sockets<Id = Id>>(&mut self, sockets: &mut S) -> Result<(), String> {
         self.counters.has_streams(self.wanted.streams);
         for number in 0..self.wanted.streams {
-            let stream = Stream { number, asked: 0, answer: Answer::default() };
+            let stream = Stream { number, is_open: false, asked: 0, answer: Answer::default() };
             self.streams.insert(sockets.connect(self.wanted.from)?, stream);
         }
         Ok(())
@@ -116,6 +117,9 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
         for what in happened {
             let id = match *what {
                 Happened::Connected(id) => {
+                    if let Some(stream) = self.streams.get_mut(&id) {
+                        stream.is_open = true;
+                    }
                     self.counters.begins();
                     self.counters.add(Counted { connections: 1, ..Counted::default() });
                     self.ask(id, sockets);
@@ -144,7 +148,8 @@ impl<Id: Copy + Eq + Hash + Send + 'static> Service<Id> for Download<Id> {
 
     fn end(&mut self, _: Timestamp) {
         self.counters.ends();
-        self.counters.add(Counted { left: self.streams.len() as u64, ..Counted::default() });
+        let never_opened = self.streams.values().filter(|stream| !stream.is_open).count() as u64;
+        self.counters.add(Counted { left: self.streams.len() as u64, never_opened, ..Counted::default() });
     }
 
     fn is_done(&self) -> bool {
@@ -241,6 +246,49 @@ mod tests {
             let counted = counters.read();
             assert_eq!((counted.ran_out, counted.left, counted.errors()), (ran_out, 0, 0), "{said}");
         }
+    }
+
+    #[test]
+    fn streams_that_never_open_are_told_of() {
+        /// Opens as many as one likes.
+        struct Opens(usize);
+
+        impl Sockets for Opens {
+            type Id = usize;
+
+            fn now(&self) -> Timestamp {
+                Timestamp::ZERO
+            }
+
+            fn connect(&mut self, _: SocketAddr) -> Result<usize, String> {
+                self.0 += 1;
+                Ok(self.0)
+            }
+
+            fn send(&mut self, _: usize, bytes: &[u8]) -> usize {
+                bytes.len()
+            }
+
+            fn read(&mut self, _: usize, _: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+                0
+            }
+
+            fn shutdown(&mut self, _: usize) {}
+
+            fn close(&mut self, _: usize) {}
+
+            fn abort(&mut self, _: usize) {}
+        }
+
+        let (counters, mut sockets) = (Counters::default(), Opens(0));
+        let wanted = Wanted { from: ([10, 0, 0, 2], 19).into(), request: Vec::new(), streams: 4 };
+        let mut download = Download::new(wanted, counters.clone());
+        download.start(&mut sockets).unwrap();
+        download.turn(&[Happened::Connected(1), Happened::Connected(2)], &mut sockets);
+        download.turn(&[Happened::PeerClosed(2), Happened::Closed(4, Ended::Refused)], &mut sockets);
+        Service::<usize>::end(&mut download, Timestamp::ZERO);
+        let counted = counters.read();
+        assert_eq!((counted.never_opened, counted.left, counted.refused), (1, 2, 1), "{counted:?}");
     }
 
     #[test]

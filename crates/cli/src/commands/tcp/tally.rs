@@ -140,14 +140,6 @@ const ASKED: &[Column<Counted>] = &[
     },
     Column {
         metric: Metric::fault(
-            "never_opened",
-            "connections never opened",
-            "Connections that were still being opened at the end",
-        ),
-        of: |counted| counted.never_opened,
-    },
-    Column {
-        metric: Metric::fault(
             "misses",
             "of the requests without a value",
             "Of requests: answered that there is no such value (redis, memcached)",
@@ -167,6 +159,16 @@ const ASKED: &[Column<Counted>] = &[
         of: |counted| counted.unanswered,
     },
 ];
+
+/// What there is of all who open several connections.
+const OPENED: &[Column<Counted>] = &[Column {
+    metric: Metric::fault(
+        "never_opened",
+        "connections never opened",
+        "Connections that were still being opened at the end",
+    ),
+    of: |counted| counted.never_opened,
+}];
 
 const REQUEST_RATE: Metric = Metric::gauge(
     "requests_per_second",
@@ -259,6 +261,9 @@ impl Telling for Tally {
         if let Aim::Answers { rate } = self.aim {
             row.values.extend(rate.map(|rate| (WANTED_RATE, rate)));
             row = row.and(ASKED, &counted);
+        }
+        if matches!(self.aim, Aim::Answers { .. } | Aim::Receive { .. }) {
+            row = row.and(OPENED, &counted);
         }
         row
     }
