@@ -287,13 +287,14 @@ impl Test {
             End::Local => &row.local,
             End::Remote => &row.remote,
         };
-        // A listener has no port at the other end.
+        // A listener has no port at the other end, which is 0, as with ss.
         let (address, port) = text.rsplit_once(':').unwrap_or((text, ""));
-        let (address, port) = (ScopedAddress::of(address.trim_matches(['[', ']'])), port.parse::<u16>());
+        let (address, port) =
+            (ScopedAddress::of(address.trim_matches(['[', ']'])), port.parse().unwrap_or(0));
         match self {
-            Self::Port(compare, wanted) => port.is_ok_and(|port| compare(&port, wanted)),
+            Self::Port(compare, wanted) => compare(&port, wanted),
             Self::Host(prefix, wanted) => {
-                wanted.is_none_or(|wanted| port == Ok(wanted))
+                wanted.is_none_or(|wanted| port == wanted)
                     && address.is_ok_and(|address| prefix.contains(&address))
             }
             Self::Not(test) => !test.holds(end, row),
@@ -420,7 +421,10 @@ mod tests {
             ("sport = :80", &[0, 1, 3]),
             ("sport :80 and dport gt 40000", &[3]),
             ("dport = 443", &[2, 5]),
-            ("dport le 443", &[2, 4, 5]),
+            ("dport le 443", &[0, 2, 4, 5]),
+            ("dport != :22", &[0, 1, 2, 3, 5]),
+            ("dport = :0", &[0]),
+            ("dst ne :443", &[0, 1, 3, 4]),
             ("src 10.0.0.2 dst 10.0.0.0/24", &[1, 4]),
             ("dst [fd00::1]:443", &[2]),
             ("dst 10.0.0.1:22", &[4]),
