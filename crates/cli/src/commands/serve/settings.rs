@@ -13,6 +13,8 @@ use crate::values;
 
 /// The largest window that its field can tell, scaled by 14 (RFC 7323, 2.3); Linux's largest buffers are of this order, too.
 const LARGEST: u32 = 65_535 << 14;
+/// Linux' `TCP_FIN_TIMEOUT_MAX`: what is longer it makes that long without a word.
+const KERNEL_FIN_TIMEOUT: Duration = Duration::from_secs(120);
 /// Below it no segment of 1460 bytes and its successor would fit.
 const SMALLEST: u32 = 4096;
 
@@ -222,7 +224,7 @@ impl Settings {
     /// As the kernel's sockets want it.
     ///
     /// # Errors
-    /// For what the kernel has no socket option, in one line.
+    /// For what the kernel has no socket option, or what is more than it takes, in one line.
     pub(crate) fn kernel(&self) -> Result<KernelOptions, String> {
         let sysctl = |flag: &str, what: &str| {
             Err(format!(
@@ -249,6 +251,12 @@ impl Settings {
             }
             Self { rmem_default: Some(_), .. } => return sysctl("rmem-default", "sysctl net.ipv4.tcp_rmem"),
             Self { wmem_default: Some(_), .. } => return sysctl("wmem-default", "sysctl net.ipv4.tcp_wmem"),
+            Self { fin_timeout: Some(Time(time)), .. } if *time > KERNEL_FIN_TIMEOUT => {
+                return Err(format!(
+                    "--fin-timeout: the kernel's TCP_LINGER2 is {} s at most; ask for no more with --kernel",
+                    KERNEL_FIN_TIMEOUT.as_secs()
+                ));
+            }
             _ => {}
         }
         Ok(KernelOptions {
@@ -423,6 +431,10 @@ mod tests {
                 "{why}"
             );
         }
+        let why = typed("--fin-timeout 121s").kernel().unwrap_err();
+        assert!(why.starts_with("--fin-timeout: ") && why.contains(" 120 s at most"), "{why}");
+        let longest = typed("--fin-timeout 120s").kernel().unwrap().fin_timeout;
+        assert_eq!(longest, Some(Duration::from_secs(120)));
         let options = typed("--congestion newreno --keepalive 60s --mss 900").kernel().unwrap();
         assert_eq!(
             (options.congestion, options.keepalive, options.max_segment),
