@@ -84,8 +84,10 @@ pub(crate) struct Config {
     pub(crate) addresses: Vec<WantedAddress>,
     routes: Vec<WantedRoute>,
     pub(crate) tcp: Settings,
-    /// Where each of `ports` stands in the file.
+    /// Where each of `ports` stands in the file, the name, and the table of TCP.
     ports_at: Vec<usize>,
+    name_at: Option<usize>,
+    tcp_at: Option<usize>,
     source: Option<Source>,
 }
 
@@ -203,12 +205,16 @@ fn parse(text: &str) -> Result<Config, Mistake> {
     })?;
     let at = |span: Range<usize>| move |what: String| (span.start, what);
     let no_redirects = file.accept_redirects == Some(false);
-    if let Some(name) = &file.name {
-        // Who opens the socket refuses it, too, but does not know the file.
-        socket::path(name.get_ref()).map_err(|error| error.to_string()).map_err(at(name.span()))?;
-    }
-    let name = file.name.map(Spanned::into_inner);
-    let mut config = Config { name, forward: file.forward, no_redirects, ..Config::default() };
+    let start = |span: Range<usize>| span.start;
+    let mut config = Config {
+        name_at: file.name.as_ref().map(|name| start(name.span())),
+        tcp_at: file.tcp.as_ref().map(|tcp| start(tcp.span())),
+        name: file.name.map(Spanned::into_inner),
+        tcp: file.tcp.map(Spanned::into_inner).unwrap_or_default(),
+        forward: file.forward,
+        no_redirects,
+        ..Config::default()
+    };
     for (number, port) in file.port.iter().enumerate() {
         let name = port.port.get_ref().parse::<PortName>().map_err(|error| error.to_string());
         let name = name.map_err(at(port.port.span()))?;
@@ -238,10 +244,6 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         // All that the stack may refuse of a route is its gateway.
         made.at = Some(via.as_ref().unwrap_or(prefix).span().start);
         config.routes.push(made);
-    }
-    if let Some(tcp) = file.tcp {
-        tcp.get_ref().limits().map_err(at(tcp.span()))?;
-        config.tcp = tcp.into_inner();
     }
     Ok(config)
 }
@@ -428,6 +430,25 @@ impl Config {
             What::Auto6 => None,
         };
         self.addresses.iter().map(given).collect::<Option<_>>().unwrap_or_default()
+    }
+
+    /// With the name and the settings of TCP that flags say, which come before a file's.
+    ///
+    /// # Errors
+    /// What makes no sense of both together, and where it stands where the file alone is to blame.
+    pub(crate) fn with_flags(self, name: Option<String>, tcp: Settings) -> Result<Self, Failure> {
+        let (named, of_file) = (name.is_some(), self.tcp);
+        let merged = Self { name: name.or(self.name), tcp: tcp.or(of_file.clone()), ..self };
+        if let Some(name) = merged.name.as_ref().filter(|_| !named) {
+            // Who opens the socket refuses it, too, but does not know the file.
+            let known = socket::path(name).map_err(|error| Failure::Usage(error.to_string()));
+            known.map_err(|failure| merged.blame(merged.name_at, failure))?;
+        }
+        if let Err(what) = merged.tcp.limits() {
+            let at = merged.tcp_at.filter(|_| of_file.limits().is_err());
+            return Err(merged.blame(at, Failure::Usage(what)));
+        }
+        Ok(merged)
     }
 
     /// What contradicts itself only as a whole.

@@ -115,10 +115,8 @@ impl InstanceArgs {
                 Config::of(&Flags { ports, vlans, addresses: &self.addr, routes: &self.route })?
             }
         };
-        config.name = self.name.clone().or(config.name);
         config.no_redirects |= self.no_redirects;
-        config.tcp = self.tcp.clone().or(config.tcp);
-        Ok(config)
+        config.with_flags(self.name.clone(), self.tcp.clone())
     }
 }
 

@@ -33,8 +33,6 @@ fn a_mistake_is_found_by_line_and_column() {
         ("name = \"web\nforward = true", 1, 12, "string"),
         ("forward = 3", 1, 11, "boolean"),
         ("forward = true\n[port]\nport = 'xdp:eth1'", 2, 1, "there may be several: write [[port]]"),
-        ("forward = true\nname = 'a b/../c'", 2, 8, "'a b/../c' is no name for an instance"),
-        ("name = ''", 1, 8, "'' is no name for an instance"),
         ("accept_redirects = 0", 1, 20, "boolean"),
         ("[[port]]\nport = 'xdp:eth1'\naddresses = ['10.0.0.2/24', '10.0.0.3/99']", 3, 29, "10.0.0.3/99"),
         ("[[port]]\nport = 'nic:eth1'", 2, 8, "nic:eth1"),
@@ -52,11 +50,50 @@ fn a_mistake_is_found_by_line_and_column() {
         ("[tcp]\nrmem_max = true", 2, 12, "a number and its unit in quotes"),
         ("[tcp]\ncongestion_control = 'bbr'", 2, 22, "write cubic or newreno"),
         ("[tcp]\nwindow = 5", 2, 1, "window"),
-        ("forward = true\n[tcp]\nrmem_max = '64K'\nrmem_default = '1M'", 2, 1, "at first more than at most"),
     ] {
         let (at, what) = parse(file).unwrap_err();
         assert_eq!(place(file, at), (line, column), "{file}: {what}");
         assert!(what.contains(says) && !what.contains('\n'), "{what}");
+    }
+}
+
+/// What a file says and a flag says otherwise is nobody's mistake.
+#[test]
+fn flags_come_before_a_file_that_makes_no_sense_without_them() {
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[arg(long)]
+        name: Option<String>,
+        #[command(flatten)]
+        tcp: Settings,
+    }
+
+    let merged = |file: &str, flags: &str| {
+        let Typed { name, tcp } =
+            Typed::try_parse_from(std::iter::once("x").chain(flags.split_whitespace())).unwrap();
+        let source = Some(Source { name: "web.toml".into(), text: file.into() });
+        Config { source, ..parse(file).unwrap() }.with_flags(name, tcp).map_err(|failure| failure.to_string())
+    };
+    let named = "forward = true\nname = 'a b/../c'";
+    let sized = "forward = true\n[tcp]\nrmem_default = '8M'";
+    assert_eq!(merged(named, "--name web").unwrap().name.as_deref(), Some("web"));
+    let limits = merged(sized, "--rmem-max 16M").unwrap().tcp.limits().unwrap();
+    assert_eq!((limits.receive_initial, limits.receive_max), (8 << 20, 16 << 20));
+    for (file, flags, says) in [
+        (named, "", "web.toml:2:8: 'a b/../c' is no name for an instance"),
+        ("name = ''", "--rmem-max 16M", "web.toml:1:8: '' is no name for an instance"),
+        (sized, "", "web.toml:2:1: rmem_default, rmem_max: at first more than at most"),
+        (sized, "--wmem-max 16M", "web.toml:2:1: rmem_default, rmem_max: at first more than at most"),
+        (
+            "[tcp]\nrmem_max = '64K'",
+            "--rmem-default 1M",
+            "rmem_default, rmem_max: at first more than at most",
+        ),
+    ] {
+        let why = merged(file, flags).unwrap_err();
+        assert!(why.starts_with(says), "{why}");
     }
 }
 
