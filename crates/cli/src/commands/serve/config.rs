@@ -390,7 +390,25 @@ impl Config {
             });
         }
         self.interfaces.push((port, vlan));
-        Ok(())
+        let added = self.interfaces.len() - 1;
+        // Whoever names one of them would have the first.
+        match self.interface_name(added) {
+            Some(called) if (0..added).any(|other| self.interface_name(other).as_ref() == Some(&called)) => {
+                Err(format!("two interfaces would be called {called}, of {}", self.ports_called(&called)))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The ports of the interfaces of this name.
+    fn ports_called(&self, called: &str) -> String {
+        let named = |number: &usize| self.interface_name(*number).as_deref() == Some(called);
+        let ports = (0..self.interfaces.len()).filter(named).filter_map(|number| {
+            let (port, vlan) = self.interfaces[number];
+            let port = self.ports.get(port)?;
+            Some(vlan.map_or_else(|| port.to_string(), |vlan| format!("{port} (VLAN {vlan})")))
+        });
+        ports.collect::<Vec<_>>().join(" and ")
     }
 
     /// What an interface is called, as the engine has it.

@@ -50,6 +50,13 @@ fn a_mistake_is_found_by_line_and_column() {
         ("[tcp]\nrmem_max = true", 2, 12, "a number and its unit in quotes"),
         ("[tcp]\ncongestion_control = 'bbr'", 2, 22, "write cubic or newreno"),
         ("[tcp]\nwindow = 5", 2, 1, "window"),
+        (
+            "[[port]]\nport = 'xdp:eth1.7'\n[[port]]\nport = 'xdp:eth1'\nvlan = 7",
+            4,
+            8,
+            "two interfaces would be called eth1.7, of xdp:eth1.7 and xdp:eth1 (VLAN 7)",
+        ),
+        ("[[port]]\nport = 'tap:a'\n[[port]]\nport = 'packet:a'", 4, 8, "two interfaces would be called a"),
     ] {
         let (at, what) = parse(file).unwrap_err();
         assert_eq!(place(file, at), (line, column), "{file}: {what}");
@@ -121,7 +128,7 @@ fn vlans_are_interfaces_of_their_own() {
         (&["7"][..], &[][..], "--vlan 7: of which port?"),
         (&["eth1=0"], &[], "from 1 to 4094"),
         (&["eth1=x"], &[], "'x' is no VLAN"),
-        (&["eth1=7", "eth1=7"], &[], "twice"),
+        (&["eth1=7", "eth1=7"], &[], "VLAN 7 of xdp:eth1 is there twice"),
         (&["eth1=7"], &["eth1.8=10.0.0.2/24"], "there is no interface 'eth1.8', but eth1.7, eth2"),
         (&["eth1=7"], &["10.0.0.2/24"], "of which interface? Write eth1.7=10.0.0.2/24"),
     ] {
