@@ -216,8 +216,9 @@ impl Display for Percentiles {
             write!(f, " {name} {:.1}", microseconds(ns))?;
         }
         f.write_str(" µs")?;
+        // All that is told of before it has ended are requests.
         if self.unfinished > 0 {
-            write!(f, " ({} of {} still under way)", self.unfinished, self.count)?;
+            write!(f, " ({} of {} without an answer)", self.unfinished, self.count)?;
         }
         Ok(())
     }
@@ -278,7 +279,7 @@ mod tests {
         let figures = read().percentiles().unwrap();
         assert_eq!((figures.count, figures.unfinished), (5, 2));
         assert_eq!((figures.min_ns, figures.p50_ns, figures.max_ns), (1000, 1000, 2000));
-        assert!(figures.to_string().ends_with(" max 2.0 µs (2 of 5 still under way)"), "{figures}");
+        assert!(figures.to_string().ends_with(" max 2.0 µs (2 of 5 without an answer)"), "{figures}");
         let none = Times::default();
         assert_eq!(
             none.clone().and_unfinished(&read()).percentiles().unwrap().min_ns,
