@@ -49,7 +49,7 @@ pub(crate) fn neighbours(args: &Args) -> Result<bool, Failure> {
 }
 
 fn select(args: &Args, verb: Verb, words: &Words<'_>, interface: Option<String>) -> Result<bool, Failure> {
-    let to = words.object().filter(|word| *word != "all").map(ScopedPrefix::of).transpose();
+    let to = words.object()?.filter(|word| *word != "all").map(ScopedPrefix::of).transpose();
     let to = to.map_err(Failure::Usage)?;
     let interface = match &to {
         Some(to) => to.interface(interface.as_deref()).map_err(Failure::Usage)?.map(String::from),

@@ -57,7 +57,7 @@ fn wanted(
     metric: Option<u32>,
     proto: Option<&str>,
 ) -> Result<impl Fn(&RouteRow) -> bool, Failure> {
-    let to = words.object().map(prefixes).transpose()?;
+    let to = words.object()?.map(prefixes).transpose()?;
     let via = words.value("via").map(ScopedAddress::of).transpose().map_err(Failure::Usage)?;
     let (proto, family) = (proto.map(String::from), args.family);
     Ok(move |row: &RouteRow| {

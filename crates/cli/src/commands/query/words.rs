@@ -124,6 +124,10 @@ impl<'a> Words<'a> {
     pub(super) fn parse(words: &'a [String], known: &[&str], flags: &[&str]) -> Result<Self, Failure> {
         let mut words = words.iter().map(String::as_str);
         let mut all = Self { bare: None, pairs: Vec::new(), flags: Vec::new() };
+        let names = || {
+            let known = [known, flags].concat();
+            if known.is_empty() { "nothing behind it".into() } else { known.join(", ") }
+        };
         while let Some(word) = words.next() {
             let word = spelled(word, known);
             if flags.contains(&word) {
@@ -134,19 +138,19 @@ impl<'a> Words<'a> {
                 if all.value(word).is_some() {
                     return Err(Failure::Usage(format!("'{word}' is there twice")));
                 }
+                // `to` may be followed by what the prefix is to be: `to root 10.0.0.0/8`.
+                if word == "to" && UNSUPPORTED.contains(&value) {
+                    return Err(Failure::Usage(format!("'{value}' is not supported: write {}", names())));
+                }
                 all.pairs.push((word, value));
             } else if let Some(before) = all.bare.replace(word) {
-                let known = [known, flags].concat();
-                let known = if known.is_empty() { "nothing behind it".into() } else { known.join(", ") };
+                let known = names();
                 let unsupported = [before, word].into_iter().find(|word| UNSUPPORTED.contains(word));
                 return Err(Failure::Usage(match unsupported {
                     Some(word) => format!("'{word}' is not supported: write {known}"),
                     None => format!("'{word}' is not known: write {known}"),
                 }));
             }
-        }
-        if all.bare.is_some() && all.value("to").is_some() {
-            return Err(Failure::Usage("'to' names what is there already".into()));
         }
         Ok(all)
     }
@@ -165,13 +169,17 @@ impl<'a> Words<'a> {
     }
 
     /// What it is about, with or without `to` before it.
-    pub(super) fn object(&self) -> Option<&'a str> {
-        self.bare.or_else(|| self.value("to"))
+    pub(super) fn object(&self) -> Result<Option<&'a str>, Failure> {
+        let to = self.value("to");
+        if self.bare.is_some() && to.is_some() {
+            return Err(Failure::Usage("'to' names what is there already".into()));
+        }
+        Ok(self.bare.or(to))
     }
 
     /// The same, where it must be there.
     pub(super) fn needed(&self) -> Result<&'a str, Failure> {
-        self.object().ok_or_else(|| Failure::Usage("an address must follow".into()))
+        self.object()?.ok_or_else(|| Failure::Usage("an address must follow".into()))
     }
 
     /// What is to be flushed must be said, as iproute2 wants it.
@@ -215,17 +223,27 @@ mod tests {
         for text in ["10.0.0.9 dev eth1 dad", "dev eth1 10.0.0.9 dad", "dad dev eth1 to 10.0.0.9"] {
             let words = words(text);
             let words = Words::parse(&words, &["dev", "to"], &["dad"]).unwrap();
-            assert_eq!((words.object(), words.value("dev")), (Some("10.0.0.9"), Some("eth1")), "{text}");
+            let object = words.object().unwrap();
+            assert_eq!((object, words.value("dev")), (Some("10.0.0.9"), Some("eth1")), "{text}");
             assert!(words.has("dad"));
         }
         for text in ["10.0.0.0/8 metric 5", "priority 5 10.0.0.0/8", "10.0.0.0/8 preference 5"] {
             let words = words(text);
             let words = Words::parse(&words, &["metric"], &[]).unwrap();
-            assert_eq!((words.object(), words.value("metric")), (Some("10.0.0.0/8"), Some("5")), "{text}");
+            let object = words.object().unwrap();
+            assert_eq!((object, words.value("metric")), (Some("10.0.0.0/8"), Some("5")), "{text}");
         }
         assert!(Words::parse(&words("metric 5 priority 6"), &["metric"], &[]).is_err());
         for text in ["10.0.0.9 10.0.0.8", "10.0.0.9 to 10.0.0.8", "dev", "dev a dev b"] {
-            assert!(Words::parse(&words(text), &["dev", "to"], &[]).is_err(), "{text}");
+            let words = words(text);
+            let object = Words::parse(&words, &["dev", "to"], &[]).and_then(|words| words.object().map(drop));
+            assert!(object.is_err(), "{text}");
+        }
+        // Where a word that stands alone is an interface there may be a prefix beside it.
+        for text in ["eth1 to 10.0.0.0/8", "to 10.0.0.0/8 eth1"] {
+            let words = words(text);
+            let words = Words::parse(&words, &["dev", "to"], &[]).unwrap();
+            assert_eq!((words.bare(), words.value("to")), (Some("eth1"), Some("10.0.0.0/8")), "{text}");
         }
     }
 
@@ -261,6 +279,7 @@ mod tests {
             ("blackhole 10.7.0.0/16", &["via"], "'blackhole' is not supported: write via"),
             ("10.7.0.0/16 via 10.0.0.1 table 5", &["via"], "'table' is not supported: write via"),
             ("10.0.0.9/24 noprefixroute", &[], "'noprefixroute' is not supported: write nothing behind it"),
+            ("to root 10.0.0.0/8", &["dev", "to"], "'root' is not supported: write dev, to"),
             ("eth1 eth2", &["dev"], "'eth2' is not known: write dev"),
         ] {
             let words: Vec<String> = text.split(' ').map(String::from).collect();
