@@ -28,6 +28,11 @@ pub trait Serve: Debug + Send + 'static {
         false
     }
 
+    /// Whether it sends without end, so that a peer that has said all and breaks off has only had enough.
+    fn is_endless(&self) -> bool {
+        false
+    }
+
     /// Reads and sends as far as it goes. `peer_closed`: once all is read, nothing more will come.
     fn work<S: Sockets>(
         &mut self,
@@ -198,9 +203,13 @@ impl<Id: Copy + Debug + Eq + Hash + Send + 'static, T: Serve> Service<Id> for Se
                     self.work(id, sockets)
                 }
                 Happened::Closed(id, ended) => {
-                    let lingers = self.connections.get(&id).is_some_and(|open| open.lingers);
+                    let endless = self.serve.is_endless();
+                    let had_all = |open: &Open<_>| {
+                        open.lingers || (endless && open.peer_closed && ended == Ended::Reset)
+                    };
+                    let had_all = self.connections.get(&id).is_some_and(had_all);
                     self.close(id, sockets);
-                    Counted::lost(ended, u64::from(ended != Ended::InOrder && !lingers))
+                    Counted::lost(ended, u64::from(ended != Ended::InOrder && !had_all))
                 }
             };
             self.counters.add(counted);

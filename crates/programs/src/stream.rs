@@ -36,6 +36,10 @@ impl Serve for Stream {
     /// What was read and not sent back yet.
     type Connection = Vec<u8>;
 
+    fn is_endless(&self) -> bool {
+        self.manner == Manner::Upload
+    }
+
     fn work<S: Sockets>(
         &mut self,
         id: S::Id,
@@ -49,7 +53,7 @@ impl Serve for Stream {
                 Counted { received: sockets.read(id, &mut |bytes| bytes.len()) as u64, ..Counted::default() }
             }
         };
-        if self.manner == Manner::Upload && !peer_closed {
+        if self.manner == Manner::Upload {
             loop {
                 let n = sockets.send(id, &self.piece);
                 counted.sent += n as u64;
@@ -58,7 +62,8 @@ impl Serve for Stream {
                 }
             }
         }
-        let is_over = peer_closed && pending.is_empty();
+        // Who has said all may still listen (`nc -N`): an upload ends when nobody takes it any more.
+        let is_over = peer_closed && pending.is_empty() && self.manner != Manner::Upload;
         Worked { counted, course: if is_over { Course::Over } else { Course::Open } }
     }
 }
@@ -81,6 +86,68 @@ fn echo<S: Sockets>(id: S::Id, pending: &mut Vec<u8>, sockets: &mut S) -> Counte
         counted.received += read as u64;
         if read == 0 {
             return counted;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use bywash_engine::stack::Timestamp;
+
+    use super::*;
+    use crate::counters::Counters;
+    use crate::server::Server;
+    use crate::sockets::{Ended, Happened, Service};
+
+    /// A peer that says nothing, takes so much, and is let go of or not.
+    struct Peer(usize, bool);
+
+    impl Sockets for Peer {
+        type Id = ();
+
+        fn now(&self) -> Timestamp {
+            Timestamp::ZERO
+        }
+
+        fn connect(&mut self, _: SocketAddr) -> Result<(), String> {
+            Err("nobody connects".into())
+        }
+
+        fn send(&mut self, (): (), bytes: &[u8]) -> usize {
+            let sent = bytes.len().min(self.0);
+            self.0 -= sent;
+            sent
+        }
+
+        fn read(&mut self, (): (), _: &mut dyn FnMut(&[u8]) -> usize) -> usize {
+            0
+        }
+
+        fn shutdown(&mut self, (): ()) {}
+
+        fn close(&mut self, (): ()) {
+            self.1 = true;
+        }
+
+        fn abort(&mut self, (): ()) {}
+    }
+
+    #[test]
+    fn an_upload_goes_on_until_nobody_takes_it() {
+        for (manner, sent, is_over) in
+            [(Manner::Upload, 200_000, false), (Manner::Sink, 0, true), (Manner::Echo, 0, true)]
+        {
+            let (counters, mut peer) = (Counters::default(), Peer(100_000, false));
+            let mut server = Server::new(Stream::new(manner), 19, counters.clone());
+            server.turn(&[Happened::Accepted(()), Happened::PeerClosed(())], &mut peer);
+            peer.0 += 100_000;
+            server.turn(&[Happened::Writable(())], &mut peer);
+            assert_eq!((counters.read().sent, peer.1), (sent, is_over), "{manner:?}");
+            // A socket that is closed answers what comes by a reset.
+            server.turn(&[Happened::Closed((), Ended::Reset)], &mut peer);
+            assert!(peer.1 && (is_over || counters.read().errors() == 0), "{manner:?}");
         }
     }
 }
