@@ -400,6 +400,14 @@ fn wrong_input_is_one_line_and_exit_code_2() {
             "tcp load redis 127.0.0.1:1 --kernel --set 1M --connections 64 --depth 17",
             "with 1088 requests under way",
         ),
+        (
+            "tcp load http 127.0.0.1:1 --kernel --connections 1000000 --depth 65536",
+            "requests under way at once are more than 1073741824 bytes",
+        ),
+        (
+            "tcp load memcached 127.0.0.1:1 --kernel --set 0 --connections 1000000 --depth 65536",
+            "more than 1073741824 bytes to keep in memory",
+        ),
         ("tcp load http 127.0.0.1:1 --kernel --rate 0", "must be 1 at least"),
         ("tcp connect http://127.0.0.1/ --kernel", "it is a URL"),
         ("tcp http --kernel --no-redirects", "'--no-redirects'"),

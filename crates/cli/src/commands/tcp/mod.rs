@@ -278,18 +278,32 @@ fn host(server: &ScopedEnd) -> String {
     end.strip_suffix(":80").map_or_else(|| end.clone(), String::from)
 }
 
-/// Whether a server can take values of this size, and this machine what waits to be sent.
-fn check_set(args: &LoadArgs) -> Result<(), Failure> {
+/// Whether a server can take values of this size, and this machine what waits to be sent or answered.
+fn check_memory(args: &LoadArgs, dialect: &Dialect) -> Result<(), Failure> {
     /// redis' `proto-max-bulk-len` unless it is set otherwise.
     const REDIS: usize = 512 << 20;
-    /// Bytes of values that may be under way at once.
+    /// Bytes of requests that may be under way at once.
     const UNDER_WAY: u64 = 1 << 30;
-    let Some(bytes) = args.set else { return Ok(()) };
+    /// What is kept of a request until its answer: when it was due, and when it was sent.
+    const TIMES: usize = 16;
+    let all = u64::from(args.connections) * u64::from(args.depth);
+    let Some(bytes) = args.set else {
+        let mut request = Vec::new();
+        dialect.request(&mut request);
+        if all.saturating_mul((request.len() + TIMES) as u64) > UNDER_WAY {
+            return Err(Failure::Usage(format!(
+                "--depth {}: {all} requests under way at once are more than {UNDER_WAY} bytes to keep in memory; \
+                 ask for fewer --connections, or less --depth",
+                args.depth
+            )));
+        }
+        return Ok(());
+    };
     if args.protocol == Protocol::Redis && bytes > REDIS {
         return Err(Failure::Usage(format!("--set {bytes}: redis takes values of up to {REDIS} bytes")));
     }
-    let all = u64::from(args.connections) * u64::from(args.depth);
-    if all.saturating_mul(bytes as u64) > UNDER_WAY {
+    // Of a short value the rest of its request is the most.
+    if all.saturating_mul(bytes.max(64) as u64) > UNDER_WAY {
         return Err(Failure::Usage(format!(
             "--set {bytes}: with {all} requests under way at once these are more than {UNDER_WAY} bytes to keep in memory; \
              ask for smaller values, fewer --connections, or less --depth"
@@ -309,7 +323,7 @@ fn dialect(args: &LoadArgs) -> Result<Dialect, Failure> {
     if http && args.set.is_some() {
         return Err(Failure::Usage("--set is for redis and memcached; leave it out".into()));
     }
-    check_set(args)?;
+    check_memory(args, &dialect)?;
     check_path(&args.path)?;
     if !http && args.path != "/" {
         return Err(Failure::Usage("--path is for http; leave it out".into()));
