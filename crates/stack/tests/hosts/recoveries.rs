@@ -99,8 +99,8 @@ fn a_tail_is_probed_once_until_a_round_trip_was_measured() {
     assert!(sent_again(&mut t, id, 4001) > 1000, "a probe");
 }
 
-/// A connection of ours on which marks are heard of, with ten segments out.
-fn marked(options: &str) -> (Trace, ConnectionId) {
+/// A connection of ours on which marks are heard of, with so many bytes out for a round trip.
+fn marked(options: &str, bytes: usize) -> (Trace, ConnectionId) {
     let mut t = Trace::new();
     t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
     t.ports.1 = 80;
@@ -109,8 +109,8 @@ fn marked(options: &str) -> (Trace, ConnectionId) {
     t.pass(RTT);
     t.peer(&format!("S.E 0:0(0) ack 1 win 30000 <{options}>"));
     t.output();
-    t.send(id, 10_000);
-    assert_eq!(t.output().len(), 10);
+    t.send(id, bytes);
+    assert_eq!(t.output().len(), bytes / 1000);
     t.pass(RTT);
     (t, id)
 }
@@ -118,7 +118,7 @@ fn marked(options: &str) -> (Trace, ConnectionId) {
 /// CWR is on the first new segment: until that is acknowledged the peer tells of the same mark (RFC 3168, 6.1.2 and 6.1.3).
 #[test]
 fn a_mark_that_is_told_of_until_its_answer_has_come_is_one() {
-    let (mut t, id) = marked("mss 1000");
+    let (mut t, id) = marked("mss 1000", 10_000);
     t.peer(".E 1:1(0) ack 2001 win 30000");
     let after = info(&t, id);
     assert_eq!((after.snd_cwnd, after.snd_ssthresh), (7000, 7000));
@@ -148,7 +148,7 @@ fn a_mark_that_is_told_of_until_its_answer_has_come_is_one() {
 /// RFC 3168, 6.1.2: once for all that befell one window.
 #[test]
 fn a_loss_in_a_window_that_a_mark_has_reduced_reduces_it_no_further() {
-    let (mut t, id) = marked("mss 1000,sackOK");
+    let (mut t, id) = marked("mss 1000,sackOK", 10_000);
     t.peer(".E 1:1(0) ack 1001 win 30000");
     assert_eq!(info(&t, id).snd_ssthresh, 7000);
     t.peer(".E 1:1(0) ack 1001 win 30000 <sack 2001:5001>");
@@ -162,17 +162,7 @@ fn a_loss_in_a_window_that_a_mark_has_reduced_reduces_it_no_further() {
 
 #[test]
 fn marks_leave_one_segment_and_then_the_next_waits_for_the_timer() {
-    let mut t = Trace::new();
-    t.host.stack.set_limits(Limits { ecn: true, ..Limits::default() });
-    t.ports.1 = 80;
-    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
-    t.output();
-    t.pass(RTT);
-    t.peer("S.E 0:0(0) ack 1 win 30000 <mss 1000,sackOK>");
-    t.output();
-    t.send(id, 1000);
-    t.output();
-    t.pass(RTT);
+    let (mut t, id) = marked("mss 1000,sackOK", 1000);
     t.peer(".E 1:1(0) ack 1001 win 30000");
     assert_eq!((info(&t, id).snd_cwnd, info(&t, id).snd_ssthresh), (1000, 2000));
     t.send(id, 3000);
