@@ -361,13 +361,14 @@ impl Stack {
         self.udp.open(Flow { local, remote, local_port, remote_port }, start, wanted)
     }
 
-    /// Ties a UDP socket to a peer: it hears only that one, and of its errors. `None` unties it.
+    /// Ties a UDP socket to a peer: it hears only that one, and of its errors, and only at the address that it was opened on, else at
+    /// the one that the route has for what it sends. `None` unties it.
     ///
     /// # Errors
-    /// [`UdpError::Closed`]; [`UdpError::Taken`] if by now another socket has its port, its address and that peer, or that one has none
+    /// [`UdpError::Closed`]; [`UdpError::NoRoute`] to the peer; [`UdpError::Taken`] if by now another socket has its port, its address and that peer, or that one has none
     /// either.
     pub fn udp_connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
-        self.udp.connect(id, peer)
+        self.udp.connect(id, peer, &self.out.snapshot)
     }
 
     /// A UDP socket's port.

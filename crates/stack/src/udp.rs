@@ -10,6 +10,7 @@ use crate::flow::Purpose;
 use crate::ip::{Fields, Identifications, Inbound, fragment, fragment6, header_length, pseudo, put_header};
 use crate::packet::{slices, sum};
 use crate::path_mtu::smallest;
+use crate::snapshot::{Path, Snapshot};
 use crate::stack::{Context, Event, Share};
 use crate::{Address, Flow, Notice, SocketMemory, Unreachable};
 
@@ -94,7 +95,9 @@ impl Datagram {
 
 #[derive(Debug)]
 struct Socket {
-    /// Unspecified: any of ours.
+    /// What it was opened on. Unspecified: any of ours.
+    bound: Option<Address>,
+    /// Where it hears: that, or with a peer the address that the peer hears from.
     local: Option<Address>,
     port: u16,
     peer: Option<(Address, u16)>,
@@ -174,7 +177,8 @@ impl Udp {
         }
         self.next = self.next.wrapping_add(1);
         let id = self.next;
-        let socket = Socket { local, port, peer: None, queue: VecDeque::new(), queued: 0, error: None };
+        let socket =
+            Socket { bound: local, local, port, peer: None, queue: VecDeque::new(), queued: 0, error: None };
         self.sockets.insert(id, socket);
         let port = self.ports.entry(port).or_default();
         port.sockets += 1;
@@ -195,7 +199,7 @@ impl Udp {
             return Err(UdpError::Taken);
         }
         let id = self.bind(Some(flow.local), port, start)?;
-        self.connect(id, Some((flow.remote, flow.remote_port)))?;
+        self.tie(id, Some(flow.local), Some((flow.remote, flow.remote_port)))?;
         Ok(id)
     }
 
@@ -215,20 +219,45 @@ impl Udp {
         self.connected.get(&(port, peer)).is_some_and(|ids| ids.iter().any(same))
     }
 
-    pub(crate) fn connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
+    /// Ties a socket to a peer, and to the address of ours that this one hears from; with `None`, to what it was opened on.
+    pub(crate) fn connect(
+        &mut self,
+        id: UdpId,
+        peer: Option<(Address, u16)>,
+        snapshot: &Snapshot,
+    ) -> Result<(), UdpError> {
+        let bound = self.sockets.get(&id.0).ok_or(UdpError::Closed)?.bound;
+        let local = match (bound, peer) {
+            (_, None) => bound,
+            (bound, Some((remote, _))) => {
+                let (_, source) = way(snapshot, bound, remote)?;
+                // What is for a group is heard with a peer, too.
+                bound.or(Some(source))
+            }
+        };
+        self.tie(id, local, peer)
+    }
+
+    fn tie(
+        &mut self,
+        id: UdpId,
+        local: Option<Address>,
+        peer: Option<(Address, u16)>,
+    ) -> Result<(), UdpError> {
         let socket = self.sockets.get(&id.0).ok_or(UdpError::Closed)?;
-        if peer == socket.peer {
+        if (local, peer) == (socket.local, socket.peer) {
             return Ok(());
         }
         // While it had another peer, or none, another one may have come to have the port.
         let taken = match peer {
-            Some(peer) => self.is_tied(socket.local, socket.port, peer),
-            None => self.is_taken(socket.local, socket.port),
+            Some(peer) => self.is_tied(local, socket.port, peer),
+            None => self.is_taken(local, socket.port),
         };
         if taken {
             return Err(UdpError::Taken);
         }
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
+        socket.local = local;
         let (port, old) = (socket.port, std::mem::replace(&mut socket.peer, peer));
         self.unlist(id.0, port, old);
         self.list_of(port, peer).push(id.0);
@@ -376,12 +405,7 @@ impl Udp {
             return Err(UdpError::TooLong);
         }
         let snapshot = context.out.snapshot.clone();
-        let path = snapshot.path(remote).filter(|_| remote.is_destination());
-        let path = path.ok_or(UdpError::NoRoute(remote))?;
-        // Who hears what is for many does not speak as they.
-        let local = from.or(socket.local);
-        let local = local.filter(|local| local.is_unicast() && !snapshot.is_broadcast(*local));
-        let local = snapshot.source_or(local, path, remote).ok_or(UdpError::NoRoute(remote))?;
+        let (path, local) = way(&snapshot, from.or(socket.local), remote)?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
         if socket.peer.is_none()
             && payload.len() + UDP_HEADER + header_length(remote) > smallest(remote).into()
@@ -459,6 +483,15 @@ impl Udp {
             .find(|port| !self.ports.contains_key(port) && fits(*port))
             .ok_or(UdpError::NoPort)
     }
+}
+
+/// How datagrams get to another host, and which address of ours they come from: the given one, or the route's.
+fn way(snapshot: &Snapshot, given: Option<Address>, remote: Address) -> Result<(Path, Address), UdpError> {
+    let path = snapshot.path(remote).filter(|_| remote.is_destination()).ok_or(UdpError::NoRoute(remote))?;
+    // Who hears what is for many does not speak as they.
+    let given = given.filter(|given| given.is_unicast() && !snapshot.is_broadcast(*given));
+    let local = snapshot.source_or(given, path, remote).ok_or(UdpError::NoRoute(remote))?;
+    Ok((path, local))
 }
 
 /// A datagram without its checksum.

@@ -10,7 +10,12 @@ use bywash_wire::{Ipv4Header, Mac};
 
 /// A datagram without payload, from 10.0.0.2 to a port of 10.0.0.1.
 fn datagram(from: u16, to: u16) -> Vec<u8> {
-    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 8);
+    datagram_at([10, 0, 0, 1], from, to)
+}
+
+/// A datagram without payload, from 10.0.0.2.
+fn datagram_at(local: [u8; 4], from: u16, to: u16) -> Vec<u8> {
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), local.into(), 17, 8);
     let ports = [from.to_be_bytes(), to.to_be_bytes()].concat();
     [ethernet(0x0800).as_bytes(), ip.as_bytes(), &ports, &[0, 8, 0, 0]].concat()
 }
@@ -92,6 +97,30 @@ fn two_sockets_are_not_tied_to_the_same_ends() {
     stack.udp_connect(second, Some((peer.0, 54))).unwrap();
     stack.udp_close(first, &mut node.pool);
     assert_eq!(stack.udp_connect(second, Some(peer)), Ok(()));
+}
+
+#[test]
+fn with_a_peer_a_socket_hears_only_at_the_address_that_the_peer_hears_from() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let (now, link) = (Timestamp::from_nanos(5_000_000_000), node.interface(1));
+    node.host.control.add_address(now, link, "10.0.0.3/24".parse().unwrap()).unwrap();
+    let now = now + Duration::from_secs(10);
+    drop(node.take(now, PORT));
+    let stack = &mut node.host.stack;
+    let id = stack.udp_bind(None, 9).unwrap();
+    let far = address("192.0.2.1");
+    assert_eq!(stack.udp_connect(id, Some((far, 7))), Err(UdpError::NoRoute(far)));
+    stack.udp_connect(id, Some((address("10.0.0.2"), 1000))).unwrap();
+    let local = stack.sockets().map(|socket| socket.local).collect::<Vec<_>>();
+    assert_eq!(local, [(Some(address("10.0.0.1")), 9)]);
+    for (to, heard) in [([10, 0, 0, 1], true), ([10, 0, 0, 3], false)] {
+        node.put(now, PORT, &datagram_at(to, 1000, 9));
+        assert_eq!(read(&mut node, id).is_some(), heard, "{to:?}");
+    }
+    // Without a peer it is as it was opened.
+    node.host.stack.udp_connect(id, None).unwrap();
+    node.put(now, PORT, &datagram_at([10, 0, 0, 3], 1000, 9));
+    assert!(read(&mut node, id).is_some());
 }
 
 /// RFC 1122, 4.1.3.5.
