@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bywash_port::{RxQueue, TxQueue};
 use bywash_stack::frame::{BATCH, Batch, Frame, Packet, Pool};
-use bywash_stack::wire::{icmpv4, icmpv6};
 use bywash_stack::{
     Event, InterfaceId, Listen, ListenerId, Notice, PortId, Reassembled, Request, Snapshot, Stack, TcpError,
     Timestamp,
@@ -22,6 +21,7 @@ use bywash_sys::worker::{Task, Turn};
 use crate::clock::Clock;
 use crate::figures::{Figures, Shared};
 use crate::handoff::{Bell, Newest, Receiver, Sender};
+use crate::pending::Pending;
 use crate::program::{Io, Program};
 use crate::steer::Steering;
 
@@ -30,7 +30,7 @@ pub(crate) const HANDOFF: usize = 1024;
 /// What the control may have said to an engine that it has not heard yet, and the other way round.
 pub(crate) const MESSAGES: usize = 1024;
 /// Requests that wait for room in the ring to the control. Beyond, those are dropped first that strangers can make any number of at
-/// will, see [`worth`].
+/// will, see [`Pending`].
 const PENDING: usize = 4096;
 /// Frames of the control that an engine may keep: the next packet for the control brings them back, and wakes it for more.
 const KEPT: usize = 8;
@@ -189,7 +189,7 @@ pub(crate) struct Engine {
     parts: Parts,
     batch: Batch,
     events: Vec<Event>,
-    requests: VecDeque<Request>,
+    requests: Pending,
     /// What the program has asked for, and found the ring full.
     asked: VecDeque<Asked>,
     whole: Vec<Reassembled>,
@@ -211,7 +211,7 @@ impl Engine {
             parts,
             batch,
             events: Vec::new(),
-            requests: VecDeque::new(),
+            requests: Pending::default(),
             asked: VecDeque::new(),
             whole: Vec::new(),
             owed: 0,
@@ -417,24 +417,23 @@ impl Engine {
     /// Leaves to the control what is the control's.
     fn ask(&mut self) {
         let Parts { stack, to_control, pool, .. } = &mut self.parts;
-        self.requests.extend(stack.requests());
+        stack.requests().for_each(|request| self.requests.push(request));
         while let Some(asked) = self.asked.pop_front() {
             if let Err(asked) = to_control.put(asked) {
                 self.asked.push_front(asked);
                 break;
             }
         }
-        while let Some(request) = self.requests.pop_front() {
+        let owed = &mut self.owed;
+        self.requests.hand_over(|request| {
             let brings = request.packet().map_or(0, Packet::frames);
-            if let Err(Asked::Request(request)) = to_control.put(Asked::Request(request)) {
-                self.requests.push_front(request);
-                break;
+            match to_control.put(Asked::Request(request)) {
+                Err(Asked::Request(request)) => return Err(request),
+                Ok(()) | Err(_) => *owed = owed.saturating_sub(brings),
             }
-            self.owed = self.owed.saturating_sub(brings);
-        }
-        if self.requests.len() > PENDING {
-            self.counters.ring_full += shed(&mut self.requests, PENDING, pool);
-        }
+            Ok(())
+        });
+        self.counters.ring_full += self.requests.shed(PENDING, pool);
         self.repay();
         self.parts.to_control.flush();
     }
@@ -562,53 +561,6 @@ fn hand_over<'a>(
     }
 }
 
-/// Drops requests beyond so many, of the least worth first and of these the oldest; says how many it has dropped.
-fn shed(requests: &mut VecDeque<Request>, most: usize, pool: &mut Pool) -> u64 {
-    let dropped = requests.len().saturating_sub(most);
-    let mut beyond = dropped;
-    for least in Worth::ALL {
-        if beyond == 0 {
-            break;
-        }
-        for request in std::mem::take(requests) {
-            if beyond == 0 || worth(&request) > least {
-                requests.push_back(request);
-                continue;
-            }
-            beyond -= 1;
-            request.into_packet().into_iter().for_each(|packet| pool.give_packet(packet));
-        }
-    }
-    dropped as u64
-}
-
-/// What is dropped last, when the control does not get on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Worth {
-    /// A packet that was refused, or an echo: nobody may rely on an answer, and most get none, as both are limited.
-    Answer,
-    /// ARP, neighbour discovery, what ICMP tells.
-    News,
-    /// A neighbour that packets wait for: what is asked once is not asked again at once.
-    Neighbour,
-}
-
-impl Worth {
-    const ALL: [Self; 3] = [Self::Answer, Self::News, Self::Neighbour];
-}
-
-fn worth(request: &Request) -> Worth {
-    match request {
-        Request::Report { .. } => Worth::Answer,
-        Request::Icmp { packet, start, .. } => match packet.head().get(*start) {
-            Some(&(icmpv4::ECHO_REQUEST | icmpv6::ECHO_REQUEST)) => Worth::Answer,
-            _ => Worth::News,
-        },
-        Request::Resolve { .. } | Request::Used { .. } => Worth::Neighbour,
-        _ => Worth::News,
-    }
-}
-
 /// Lays a packet of somebody else's beside our own.
 fn send(ports: &mut [Queues], port: PortId, packet: Packet, counters: &mut EngineCounters, pool: &mut Pool) {
     let Some(queues) = ports.iter_mut().find(|queues| queues.port == port) else {
@@ -702,82 +654,5 @@ impl Task for Engine {
         }
         self.drain(&mut end);
         self.parts.figures.publish_last(|figures| self.show(figures));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::net::Ipv4Addr;
-
-    use bywash_stack::Unreachable;
-    use bywash_stack::frame::Arena;
-
-    use super::*;
-
-    #[test]
-    fn what_is_dropped_when_the_control_is_slow_is_no_question_for_a_neighbour() {
-        let mut pool = Arena::new(vec![0; 16 * 2304]).unwrap().pool(8).unwrap();
-        let interface = InterfaceId::default();
-        let address = |last| Ipv4Addr::new(10, 0, 0, last).into();
-        let mut requests: VecDeque<Request> = (0..3)
-            .flat_map(|last| {
-                let packet = Packet::new(pool.take().unwrap());
-                let address = address(last);
-                [
-                    Request::Resolve { interface, address },
-                    Request::Arp { interface, packet },
-                    Request::Used { interface, address },
-                    Request::Confirmed { interface, address },
-                ]
-            })
-            .collect();
-        let words = |requests: &VecDeque<Request>| {
-            let word = |request: &Request| match request {
-                Request::Resolve { .. } => 'r',
-                Request::Used { .. } => 'u',
-                Request::Confirmed { .. } => 'c',
-                _ => 'p',
-            };
-            requests.iter().map(word).collect::<String>()
-        };
-        assert_eq!((shed(&mut requests, 12, &mut pool), words(&requests).as_str()), (0, "rpucrpucrpuc"));
-        assert_eq!((shed(&mut requests, 9, &mut pool), words(&requests).as_str()), (3, "rurucrpuc"));
-        assert_eq!((shed(&mut requests, 2, &mut pool), words(&requests).as_str()), (7, "ru"));
-        assert_eq!(pool.free(), 8);
-    }
-
-    #[test]
-    fn a_flood_of_what_is_refused_drops_neither_arp_nor_neighbour_discovery() {
-        let mut pool = Arena::new(vec![0; 32 * 2304]).unwrap().pool(24).unwrap();
-        let interface = InterfaceId::default();
-        let mut packet = |first: u8| {
-            let mut packet = Packet::new(pool.take().unwrap());
-            packet.extend_from_slice(&[first]).unwrap();
-            packet
-        };
-        let mut requests: VecDeque<Request> = (0..4)
-            .flat_map(|_| {
-                [
-                    Request::Arp { interface, packet: packet(0) },
-                    Request::Report { interface, packet: packet(0), error: Unreachable::Port },
-                    Request::Icmp { interface, packet: packet(icmpv6::NEIGHBOUR_SOLICITATION), start: 0 },
-                    Request::Icmp { interface, packet: packet(icmpv4::ECHO_REQUEST), start: 0 },
-                    Request::Icmp { interface, packet: packet(icmpv6::ECHO_REQUEST), start: 0 },
-                ]
-            })
-            .collect();
-        let words = |requests: &VecDeque<Request>| {
-            let word = |request: &Request| match request {
-                Request::Arp { .. } => 'a',
-                Request::Report { .. } => 'r',
-                Request::Icmp { packet, .. } if packet.head() == [icmpv6::NEIGHBOUR_SOLICITATION] => 'n',
-                _ => 'e',
-            };
-            requests.iter().map(word).collect::<String>()
-        };
-        assert_eq!((shed(&mut requests, 14, &mut pool), words(&requests).as_str()), (6, "ananarneearnee"));
-        assert_eq!((shed(&mut requests, 8, &mut pool), words(&requests).as_str()), (6, "anananan"));
-        assert_eq!((shed(&mut requests, 7, &mut pool), words(&requests).as_str()), (1, "nananan"));
-        assert_eq!(pool.free(), 24 - 7);
     }
 }

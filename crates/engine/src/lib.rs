@@ -15,6 +15,7 @@ mod figures;
 mod handoff;
 mod instance;
 mod links;
+mod pending;
 mod plan;
 mod ports;
 mod program;
