@@ -272,10 +272,10 @@ impl Prefix {
         Self { address: Address(self.address.0 & mask(self.length)), length: self.length }
     }
 
-    /// Whether an address lies in it.
+    /// Whether an address lies in it. Those of IPv4 lie in none of IPv6, though they are numbers of `::/0` here.
     #[inline]
     pub fn contains(self, address: Address) -> bool {
-        (self.address.0 ^ address.0) & mask(self.length) == 0
+        self.address.is_v4() == address.is_v4() && (self.address.0 ^ address.0) & mask(self.length) == 0
     }
 
     /// The IPv4 address with all bits one that do not count, where there is such a thing: not for /31 and /32
@@ -373,6 +373,7 @@ mod tests {
         assert_eq!(prefix.network().to_string(), "10.1.0.0/20");
         assert!(prefix.contains(address("10.1.15.255")) && !prefix.contains(address("10.1.16.0")));
         assert!(!prefix.contains(address("::")), "families do not mix");
+        assert!(!"::/0".parse::<Prefix>().unwrap().contains(address("10.1.15.255")));
         assert_eq!(prefix.broadcast(), Some(address("10.1.15.255")));
         assert_eq!("10.0.0.0/31".parse::<Prefix>().unwrap().broadcast(), None);
         assert!("0.0.0.0/0".parse::<Prefix>().unwrap().contains(address("9.9.9.9")));

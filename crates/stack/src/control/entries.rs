@@ -129,7 +129,7 @@ impl Control {
     /// The interface on whose link an address is, of all or of the `only` one: that of the longest prefix which holds it, of an
     /// address or of a route without a gateway. What redirects have told does not count.
     pub fn link_of(&self, address: Address, only: Option<InterfaceId>) -> Option<InterfaceId> {
-        let holds = |prefix: Prefix| prefix.address().is_v4() == address.is_v4() && prefix.contains(address);
+        let holds = |prefix: Prefix| prefix.contains(address);
         let addresses = self.addresses.iter().filter(|our| holds(our.prefix));
         let addresses = addresses.map(|our| (our.prefix.length(), our.interface));
         let by_hand = |route: &&Route| route.gateway.is_none() && self.redirects.until(route).is_none();
