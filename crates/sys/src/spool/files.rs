@@ -21,7 +21,9 @@ pub(super) struct Files {
     waits_for_reader: bool,
     file: File,
     name: String,
-    /// Bytes in the file up to the last whole record.
+    /// Where in the file ours begins: standard output may be one that has something already.
+    begin: u64,
+    /// Bytes from there up to the last whole record.
     pub(super) len: u64,
     /// Bytes of its header.
     header: u64,
@@ -54,6 +56,7 @@ impl Files {
             waits_for_reader,
             file,
             name,
+            begin: 0,
             len: 0,
             header: header.len() as u64,
             opened: Instant::now(),
@@ -63,6 +66,8 @@ impl Files {
         let begun = write_all(&mut files.file, header);
         begun.map_err(|source| SpoolError::File { name: files.name.clone(), source })?;
         files.len = files.header;
+        // A pipe has no places, and is not cut.
+        files.begin = files.file.stream_position().unwrap_or(0).saturating_sub(files.len);
         Ok(files)
     }
 
@@ -96,7 +101,8 @@ impl Files {
         if let Some(path) = path {
             self.name = path.display().to_string();
         }
-        (self.file, self.number, self.len, self.opened) = (file, number, self.header, Instant::now());
+        (self.file, self.number, self.opened) = (file, number, Instant::now());
+        (self.begin, self.len) = (0, self.header);
         Ok(())
     }
 
@@ -112,8 +118,9 @@ impl Files {
             match write(&mut self.file, &bytes[done..]) {
                 Ok(n) => done += n,
                 Err(error) => {
-                    self.len += whole(bytes, done) as u64;
-                    self.cut();
+                    let kept = whole(bytes, done);
+                    self.len += kept as u64;
+                    self.cut((done - kept) as u64);
                     return Err(self.ended(&error));
                 }
             }
@@ -128,10 +135,13 @@ impl Files {
         let _ = self.append(bytes, |_, _| 0);
     }
 
-    /// Takes off what lies behind the last whole record. A pipe can't be cut.
-    fn cut(&mut self) {
-        if self.file.set_len(self.len).is_ok() {
-            let _ = self.file.seek(SeekFrom::Start(self.len));
+    /// Takes off the bytes that have come behind the last whole record: if they are the last, as nobody else writes to the file. A
+    /// pipe can't be cut.
+    fn cut(&mut self, behind: u64) {
+        let end = self.begin + self.len;
+        let ours = self.file.stream_position().is_ok_and(|at| at == end + behind);
+        if ours && self.file.set_len(end).is_ok() {
+            let _ = self.file.seek(SeekFrom::Start(end));
         }
     }
 
@@ -251,25 +261,54 @@ fn date(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
     use super::*;
+
+    /// A file as standard output, in which there is something before ours.
+    fn standard_output(file: File, begin: u64) -> Files {
+        Files {
+            target: Target::Stdout,
+            rotation: Rotation::default(),
+            waits_for_reader: true,
+            file,
+            name: "standard output".into(),
+            begin,
+            len: 0,
+            header: 0,
+            opened: Instant::now(),
+            number: 1,
+            kept: VecDeque::new(),
+        }
+    }
+
+    #[test]
+    fn a_file_that_may_not_grow_keeps_what_was_there_before_us() {
+        for somebody_else_writes in [false, true] {
+            let file = memfd_create("test", MemfdFlags::ALLOW_SEALING).unwrap();
+            let mut file = File::from(file);
+            file.write_all(b"theirs").unwrap();
+            file.set_len(20).unwrap();
+            fcntl_add_seals(&file, SealFlags::GROW).unwrap();
+            let mut files = standard_output(file, 6);
+            assert_eq!(files.append(b"ours", |_, n| n).ok(), Some(4));
+            if somebody_else_writes {
+                files.file.write_all(b"!").unwrap();
+            }
+            assert!(files.append(&[7; 40], |_, _| 0).is_err());
+            let (mut all, begun) = (String::new(), files.file.rewind());
+            begun.and_then(|()| io::Read::read_to_string(&mut files.file, &mut all)).unwrap();
+            let kept = if somebody_else_writes { "theirsours!\0\0\0\0\0\0\0\0\0" } else { "theirsours" };
+            assert_eq!(all, kept);
+        }
+    }
 
     #[test]
     fn a_pipe_that_waits_for_nobody_is_waited_for() {
         let (mut reader, writer) = io::pipe().unwrap();
         let file = File::from(std::os::fd::OwnedFd::from(writer));
         fcntl_setfl(&file, OFlags::NONBLOCK).unwrap();
-        let mut files = Files {
-            target: Target::Stdout,
-            rotation: Rotation::default(),
-            waits_for_reader: true,
-            file,
-            name: "standard output".into(),
-            len: 0,
-            header: 0,
-            opened: Instant::now(),
-            number: 1,
-            kept: VecDeque::new(),
-        };
+        let mut files = standard_output(file, 0);
         // More than a pipe takes, before anybody reads.
         let bytes = vec![7; 1 << 20];
         let read = std::thread::spawn(move || {
