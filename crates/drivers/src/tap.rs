@@ -85,6 +85,8 @@ fn opened(
     let mut route = Route::open().map_err(|error| error.to_string())?;
     let link = settle(interface, options, made, &mut route)?;
     let wakes: Vec<Wake> = taps.iter().map(Wake::new).collect::<Result<_, _>>()?;
+    let header_before =
+        (!made).then(|| taps[0].header_len()).transpose().map_err(|error| error.to_string())?;
     let udp = taps[0].set_offloads(options.offload).map_err(|error| error.to_string())?;
     // From here on only what can't be undone by dropping: the interface is used.
     if made {
@@ -98,7 +100,7 @@ fn opened(
     let gone = Arc::new(AtomicBool::new(false));
     let control = Arc::clone(&taps[0]);
     let queues = taps.into_iter().zip(wakes).collect();
-    Ok(TapPort { name, capabilities, control, made, queues, gone })
+    Ok(TapPort { name, capabilities, control, header_before, queues, gone })
 }
 
 /// A sending half alone: what is written comes out of the kernel's end.
@@ -160,7 +162,8 @@ pub struct TapPort {
     capabilities: Capabilities,
     /// The first queue.
     control: Arc<Tap>,
-    made: bool,
+    /// Bytes of the header that packets of one that existed had.
+    header_before: Option<usize>,
     /// Still to be given out.
     queues: Vec<(Arc<Tap>, Wake)>,
     gone: Arc<AtomicBool>,
@@ -193,11 +196,12 @@ impl Port for TapPort {
     }
 
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {
-        if self.made || self.gone.load(Ordering::Relaxed) {
+        let Some(header) = self.header_before.filter(|_| !self.gone.load(Ordering::Relaxed)) else {
             return Ok(());
-        }
-        // As on an interface that nobody has opened yet.
-        self.control.set_offloads(false).map(drop).map_err(|error| vec![format!("{}: {error}", self.name)])
+        };
+        // Both outlast us. What offloads there were the kernel does not tell: none, as on one that nobody has opened yet.
+        let restored = self.control.set_offloads(false).and_then(|_| self.control.set_header_len(header));
+        restored.map_err(|error| vec![format!("{}: {error}", self.name)])
     }
 }
 

@@ -126,15 +126,35 @@ impl Tap {
     /// # Errors
     /// When the kernel refuses, as it does not do.
     pub fn set_offloads(&self, on: bool) -> Result<bool, TunError> {
-        let size = libc::c_int::try_from(size_of::<VirtioHeaderMergeable>()).unwrap_or(libc::c_int::MAX);
-        // SAFETY: TUNSETVNETHDRSZ reads an int.
-        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const size) };
-        self.checked(done, "set the header of")?;
+        self.set_header_len(size_of::<VirtioHeaderMergeable>())?;
         let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         if on && self.offer(tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).is_ok() {
             return Ok(true);
         }
         self.offer(if on { tcp } else { 0 }).map(|()| false)
+    }
+
+    /// Bytes of the header in front of packets: the interface's, which outlasts who has set it.
+    ///
+    /// # Errors
+    /// When the kernel refuses, as it does not do.
+    pub fn header_len(&self) -> Result<usize, TunError> {
+        let mut len: libc::c_int = 0;
+        // SAFETY: TUNGETVNETHDRSZ writes an int.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNGETVNETHDRSZ, &raw mut len) };
+        self.checked(done, "read the header of")?;
+        Ok(usize::try_from(len).unwrap_or_default())
+    }
+
+    /// Sets that length.
+    ///
+    /// # Errors
+    /// When the kernel refuses: it is shorter than a header.
+    pub fn set_header_len(&self, len: usize) -> Result<(), TunError> {
+        let len = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
+        // SAFETY: TUNSETVNETHDRSZ reads an int.
+        let done = unsafe { libc::ioctl(self.file.as_raw_fd(), libc::TUNSETVNETHDRSZ, &raw const len) };
+        self.checked(done, "set the header of")
     }
 
     fn offer(&self, offloads: libc::c_uint) -> Result<(), TunError> {

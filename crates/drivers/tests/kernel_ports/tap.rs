@@ -11,6 +11,7 @@ use bywash_drivers::port::Port;
 use bywash_drivers::tap::{self, Options};
 use bywash_frame::{Arena, Batch, Checksum, FRAME_SIZE, Packet, Pool, Segmentation, SegmentationKind};
 use bywash_lab::sys::route::{Mac, Prefix};
+use bywash_lab::sys::tun::Tap;
 use bywash_lab::{Host, Lab, PairOptions};
 
 use crate::end::*;
@@ -359,17 +360,19 @@ fn a_packet_wakes_a_sleeper_and_a_deleted_interface_does_so_once() {
 fn an_interface_that_exists_is_left_as_it_was() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let host = Host::new().unwrap();
-    // Made by the first port, so that it exists for the second.
-    let owner = tap(&host, Options { queues: 2, ..Options::default() });
+    // Another program's, whose packets have the header that a TAP begins with.
+    let owner = host.enter(|| Tap::create("tap0", true).unwrap()).unwrap();
+    assert_eq!(owner.header_len().unwrap(), 10);
     let index = host.link("tap0").unwrap().index;
     host.route().set_up(index, false).unwrap();
     let guest = host.enter(|| End::open(|arena| tap::open("tap0", &Options::default(), arena))).unwrap();
     assert!(!host.link("tap0").unwrap().up, "it was down");
     let features = || host.ethtool().features("tap0").unwrap()["tx-tcp-segmentation"].on;
     assert!(features());
+    assert_eq!(owner.header_len().unwrap(), 12);
     guest.close();
     assert!(!features() && host.link("tap0").is_ok());
-    owner.close();
+    assert_eq!(owner.header_len().unwrap(), 10);
 }
 
 #[test]
