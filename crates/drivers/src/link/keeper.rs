@@ -116,7 +116,7 @@ impl Keeping {
         if !self.wait(&[listener.socket.as_fd()], LOOK)[0] {
             return None;
         }
-        let socket = accept(listener)?;
+        let socket = self.accept(listener)?;
         match handshake::host(&socket, self.terms, self.layout, self.stop.as_fd()) {
             Ok(agreement) => self.begin(socket, &agreement),
             Err(_) => {
@@ -173,7 +173,7 @@ impl Keeping {
                 break;
             }
             if ready.get(2) == Some(&true)
-                && let Some(other) = listener.and_then(accept)
+                && let Some(other) = listener.and_then(|listener| self.accept(listener))
             {
                 self.counts.refused.fetch_add(1, Ordering::Relaxed);
                 handshake::send_away(&other, handshake::process(&held.socket));
@@ -188,6 +188,19 @@ impl Keeping {
         if held.alarm.is_set() {
             self.counts.faults.fetch_add(1, Ordering::Relaxed);
             self.pause();
+        }
+    }
+
+    /// Whoever has connected may be gone again. Who can't be taken, as no descriptor is free, waits: he is looked for again after a
+    /// while, and not without end.
+    fn accept(&self, listener: &Listener) -> Option<OwnedFd> {
+        match accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => Some(socket),
+            Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
+            Err(_) => {
+                self.pause();
+                None
+            }
         }
     }
 
@@ -206,9 +219,4 @@ impl Keeping {
         let _ = poll(&mut polled, timeout.as_ref());
         polled[..fds.len()].iter().map(|fd| !fd.revents().is_empty()).collect()
     }
-}
-
-fn accept(listener: &Listener) -> Option<OwnedFd> {
-    // Whoever connected may be gone again.
-    accept_with(&listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK).ok()
 }
