@@ -137,6 +137,32 @@ fn a_host_may_have_ipv6() {
     assert_eq!(hosts[0].route().default_gateways().unwrap(), [way]);
 }
 
+/// Routers for large networks have their default routes like that, and turn the old way of listing them off.
+#[test]
+fn gateways_are_found_behind_next_hops_that_are_objects() {
+    let Some(_guard) = lock() else { return };
+    let lab = Lab::row(3, &PairOptions::default()).unwrap();
+    let host = &lab.hosts[1];
+    host.sysctl("net.ipv4.nexthop_compat_mode", "0").unwrap();
+    let (left, right) = (&lab.pairs[0].far, &lab.pairs[1].near);
+    for words in [
+        format!("nexthop add id 7 via 10.0.0.1 dev {}", left.name),
+        format!("nexthop add id 8 via 10.0.1.2 dev {}", right.name),
+        "nexthop add id 9 group 7/8".to_owned(),
+        "route add default nhid 9".to_owned(),
+        "route add default metric 5 nhid 7".to_owned(),
+    ] {
+        let mut ip = host.command("ip").unwrap();
+        assert!(ip.args(words.split(' ')).status().unwrap().success(), "{words}");
+    }
+    let way = |index, router: [u8; 4]| Gateway { index, address: Some(router.into()) };
+    let ways = [way(left.index, [10, 0, 0, 1]), way(right.index, [10, 0, 1, 2])];
+    assert_eq!(host.route().default_gateways().unwrap(), ways);
+    let routes = host.route().routes().unwrap();
+    let of = |metric| routes.iter().find(|route| route.destination.length == 0 && route.metric == metric);
+    assert_eq!(of(5).unwrap().ways, ways[..1]);
+}
+
 #[test]
 fn links_are_changed_and_deleted() {
     let Some(_guard) = lock() else { return };

@@ -110,16 +110,32 @@ impl Route {
     /// # Errors
     /// When the kernel does not answer.
     pub fn routes(&mut self) -> Result<Vec<RouteEntry>, NetlinkError> {
-        let mut routes = Vec::new();
+        let (mut routes, mut nexthops) = (Vec::new(), None);
         for family in [AF_INET, AF_INET6] {
             let message = Message::new("list the routes", libc::RTM_GETROUTE, &header(family));
             // A kernel without IPv6 answers with the other family's routes, which are there already.
             let answers = self.socket.dump(&message)?;
-            routes.extend(
-                answers.iter().filter(|answer| answer.first() == Some(&family)).filter_map(|a| parse(a)),
-            );
+            for answer in answers.iter().filter(|answer| answer.first() == Some(&family)) {
+                let Some(mut route) = parse(answer) else { continue };
+                // With net.ipv4.nexthop_compat_mode off the kernel names no ways but the object that has them.
+                if let (true, Some(id)) = (route.ways.is_empty(), Attributes(&answer[12..]).u32(RTA_NH_ID)) {
+                    let all = match &mut nexthops {
+                        Some(all) => all,
+                        none => none.insert(self.nexthops()?),
+                    };
+                    route.ways = ways(id, all);
+                }
+                routes.push(route);
+            }
         }
         Ok(routes)
+    }
+
+    /// The objects that have the ways of several routes (`ip nexthop`).
+    fn nexthops(&mut self) -> Result<Vec<Nexthop>, NetlinkError> {
+        // struct nhmsg: family, scope, protocol, nothing, flags (4).
+        let message = Message::new("list the next hops", RTM_GETNEXTHOP, &[0; 8]);
+        Ok(self.socket.dump(&message)?.iter().filter_map(|answer| nexthop(answer)).collect())
     }
 
     /// Every way of every default route, in any table: with policy routing each may be used.
@@ -135,6 +151,33 @@ impl Route {
         }
         Ok(gateways)
     }
+}
+
+/// An object that routes go by: a way, or a group of such.
+#[derive(Debug)]
+struct Nexthop {
+    id: u32,
+    way: Option<Gateway>,
+    members: Vec<u32>,
+}
+
+fn nexthop(answer: &[u8]) -> Option<Nexthop> {
+    let attributes = Attributes(answer.get(8..)?);
+    let address = attributes.bytes(NHA_GATEWAY).and_then(address);
+    // struct nexthop_grp: id (4), weight and nothing.
+    let (members, _) = attributes.bytes(NHA_GROUP).unwrap_or_default().as_chunks::<8>();
+    Some(Nexthop {
+        id: attributes.u32(NHA_ID)?,
+        way: attributes.u32(NHA_OIF).map(|index| Gateway { index, address }),
+        members: members.iter().filter_map(|member| number_at(member, 0)).collect(),
+    })
+}
+
+/// The ways of an object. Groups are of ways, never of groups.
+fn ways(id: u32, all: &[Nexthop]) -> Vec<Gateway> {
+    let Some(object) = all.iter().find(|object| object.id == id) else { return Vec::new() };
+    let members = object.members.iter().filter_map(|id| all.iter().find(|member| member.id == *id));
+    object.way.into_iter().chain(members.filter_map(|member| member.way)).collect()
 }
 
 /// `struct rtmsg`.
@@ -178,7 +221,14 @@ fn gateway(attributes: Attributes<'_>) -> Option<IpAddr> {
     address(attributes.bytes(libc::RTA_GATEWAY).or_else(other)?)
 }
 
+// linux/rtnetlink.h and linux/nexthop.h; libc has none of these.
 const RTA_VIA: u16 = 18;
+const RTA_NH_ID: u16 = 30;
+const RTM_GETNEXTHOP: u16 = 106;
+const NHA_ID: u16 = 1;
+const NHA_GROUP: u16 = 2;
+const NHA_OIF: u16 = 5;
+const NHA_GATEWAY: u16 = 6;
 const RTAX_CC_ALGO: u16 = 16;
 
 #[cfg(test)]
