@@ -59,6 +59,14 @@ pub(super) struct Bound {
     pub(super) polls: bool,
 }
 
+impl Bound {
+    /// Does not poll, nor begin to with the first packet, unknown to us. Where it can't be undone nothing is lost.
+    pub(super) fn leave_busy_poll(&mut self) {
+        self.polls = false;
+        self.socket.leave_busy_poll().ok();
+    }
+}
+
 /// At what it failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
@@ -132,10 +140,6 @@ pub(super) fn bind(
         Ok(()) => {
             let zero_copy = socket.is_zero_copy().unwrap_or(false);
             let polls = plan.busy_poll.is_some() && socket.napi_id().is_ok_and(|napi| napi != 0);
-            if plan.busy_poll.is_some() && !polls {
-                // Else it would begin with the first packet, unknown to us. Where it can't be undone nothing is lost.
-                socket.leave_busy_poll().ok();
-            }
             Ok(Bound { rings, socket: Arc::new(socket), probe, filled, zero_copy, large_budget, polls })
         }
         Err(error) => {

@@ -117,6 +117,9 @@ impl<'a> Opening<'a> {
     ) -> Result<XdpPort, String> {
         let PortName::Xdp { interface, queues } = name else { return Err(format!("{name} is no xdp: port")) };
         let opening = Self::look(interface, *queues, options, arena)?;
+        if opening.interface.index != former.ruled.interface() {
+            return Err(format!("{interface} is another interface by now"));
+        }
         Self { former: Some(former), ..opening }.open(name.clone())
     }
 
@@ -169,7 +172,7 @@ impl<'a> Opening<'a> {
         let queues = self.has_all_queues().then_some(self.interface.queues.rx);
         let watch = Watch::open(&self.interface, back.as_ref().map(Back::index), queues)?;
         let mut pool = self.stock()?;
-        let Queues { bound, refused } = self.bind_all(generic, &mut pool)?;
+        let Queues { mut bound, refused } = self.bind_all(generic, &mut pool)?;
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
         if zero_copy && link.is_none() {
             // Drivers of Intel's refuse to send without copies while no XDP program is attached.
@@ -191,13 +194,19 @@ impl<'a> Opening<'a> {
         };
         drop(pool);
         let polls = self.options.busy_poll.is_some() && bound.iter().all(|(_, bound)| bound.polls);
+        if self.options.busy_poll.is_some() && !polls {
+            // Some queues alone would poll, and have interrupts as well.
+            bound.iter_mut().for_each(|(_, bound)| bound.leave_busy_poll());
+        }
         let deferral = polls.then(|| Deferral::set(&self.interface.name, &mut warnings));
         let sending = if zero_copy { 0 } else { self.queues.iter().filter(|halves| halves.tx).count() };
         let wholes = whole::open(&self.interface, sending, &mut warnings);
         let mut capabilities = self.capabilities(zero_copy, generic, link.is_some());
         capabilities.segmentation = !wholes.is_empty();
+        // A paravirtual NIC's packets come from another kernel, too, and generic XDP sees them before anybody has completed them.
+        let unsummed = generic || self.interface.kind.is_some();
         let (queues, lives) =
-            self.hand_out(bound, beats, maps.as_ref(), &capabilities, (back.as_ref(), wholes));
+            self.hand_out(bound, beats, maps.as_ref(), &capabilities, (back.as_ref(), wholes), unsummed);
         let mac = self.interface.mac.map(|mac| mac.0);
         let (ruled, steering) =
             if self.options.steer.is_empty() { (ruled.map(Arc::new), None) } else { (None, ruled) };
@@ -438,6 +447,7 @@ impl<'a> Opening<'a> {
         maps: Option<&Arc<Maps>>,
         capabilities: &Capabilities,
         (back, wholes): (Option<&Back>, Vec<PacketTx>),
+        unsummed: bool,
     ) -> (Vec<QueuePair>, Vec<Arc<Life>>) {
         let (mut pairs, mut lives, mut wholes) = (Vec::new(), Vec::new(), wholes.into_iter());
         for (index, ((Halves { queue, .. }, bound), beat)) in bound.into_iter().zip(beats).enumerate() {
@@ -458,7 +468,7 @@ impl<'a> Opening<'a> {
                         life,
                         beat,
                         busy_poll: polls,
-                        unsummed: self.interface.kind.is_some(),
+                        unsummed,
                     };
                     Some(Box::new(rx::Rx::new(parts)) as Box<dyn RxQueue>)
                 }
