@@ -239,6 +239,33 @@ fn rules_that_can_not_move_are_refused_and_the_old_ones_stay_where_they_were() {
     unchanged(&before);
 }
 
+#[test]
+fn rules_do_not_move_to_another_interface_that_has_the_name_by_now() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let before = Snapshot::take();
+    {
+        let bed = Bed::new(2);
+        let host = &bed.lab.hosts[1];
+        let moving = Moving::start(&bed, &FLOOD.replace('9', "7"), "");
+        let name = &bed.lab.pairs[0].far.name;
+        for words in [
+            format!("link set dev {name} name old"),
+            format!("link add {name} type veth peer name new"),
+            format!("link set dev {name} up"),
+            "link set dev new up".to_owned(),
+        ] {
+            let status = host.command("ip").unwrap().args(words.split(' ')).status().unwrap();
+            assert!(status.success(), "{words}");
+        }
+        bed.rules(&format!("{LIMIT}{FLOOD}"));
+        let why = moving.noted("refused", 1)["why"].as_str().unwrap().to_owned();
+        assert!(why.contains("is another interface by now"), "{why}");
+        assert_eq!(bed.ask(2), 0, "{SERVER} is not reached, as before");
+        moving.filter.end();
+    }
+    unchanged(&before);
+}
+
 /// Drops what matches; and if that is wanted, a limit that a program at TCX can't keep.
 fn rules(expression: &str, limit: bool) -> Rules {
     let rule = |name: &str, expression: &str, action| Rule {
