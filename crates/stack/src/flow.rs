@@ -137,7 +137,7 @@ pub(crate) enum Purpose {
     Cookie,
     /// Where the numbers of fragmented datagrams begin (RFC 7739).
     Fragment,
-    /// Remembering where large datagrams went.
+    /// Remembering where large datagrams and echo replies went.
     Datagram,
     /// The key of Fast Open's cookies (RFC 7413).
     FastOpen,

@@ -57,6 +57,7 @@
 mod address;
 mod control;
 mod counters;
+mod ends;
 mod fast_open;
 mod flow;
 mod gro;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bywash_wire::{IPV4_MTU, IPV6_MTU};
 
+use crate::ends::Ends;
 use crate::{Address, Timestamp};
 
 /// How long it counts: then a larger packet is tried again (RFC 8201, 5.3 and RFC 1191, 6.3: ten minutes).
@@ -28,24 +29,33 @@ pub(crate) fn least(destination: Address) -> u16 {
 #[derive(Debug, Default)]
 pub(crate) struct PathMtus {
     known: HashMap<Address, (u16, Timestamp)>,
+    /// The same in the order in which they end: whoever makes up errors must not have the table searched for each.
+    ends: Ends<Address>,
 }
 
 impl PathMtus {
     /// Takes what a router has told. A path gets wider only by time, never by a message.
     pub(crate) fn learn(&mut self, now: Timestamp, destination: Address, mtu: u16) {
-        let mtu = mtu.max(smallest(destination));
-        if self.known.len() >= LIMIT && !self.known.contains_key(&destination) {
-            self.known.retain(|_, (_, until)| *until > now);
-            if self.known.len() >= LIMIT {
-                // The longest known makes room: all of them are about packets of ours, and none is worth more.
-                let oldest =
-                    self.known.iter().min_by_key(|(of, (_, until))| (*until, **of)).map(|(of, _)| *of);
-                oldest.map(|of| self.known.remove(&of));
-            }
+        while let Some((_, over)) = self.ends.first().filter(|(until, _)| *until <= now) {
+            self.forget(over);
         }
-        let (least, until) = self.known.entry(destination).or_insert((mtu, now));
-        *least = if *until > now { mtu.min(*least) } else { mtu };
-        *until = now + LIFE;
+        let known = self.forget(destination);
+        if self.known.len() >= LIMIT
+            && let Some((_, oldest)) = self.ends.first()
+        {
+            // The longest known makes room: all of them are about packets of ours, and none is worth more.
+            self.forget(oldest);
+        }
+        let mtu = mtu.max(smallest(destination));
+        let (mtu, until) = (known.map_or(mtu, |known| mtu.min(known)), now + LIFE);
+        self.known.insert(destination, (mtu, until));
+        self.ends.insert(until, destination);
+    }
+
+    fn forget(&mut self, destination: Address) -> Option<u16> {
+        let (mtu, until) = self.known.remove(&destination)?;
+        self.ends.remove(until, destination);
+        Some(mtu)
     }
 
     /// What the path takes, if that is less than its first link does.
@@ -55,6 +65,31 @@ impl PathMtus {
             return None;
         }
         self.known.get(&destination).filter(|(_, until)| *until > now).map(|(mtu, _)| *mtu)
+    }
+}
+
+/// Where packets went that could be too big for a path: hashes of flows, each in the one place it can have, which it loses to a
+/// newer one.
+#[derive(Debug, Default)]
+pub(crate) struct Large(Vec<u64>);
+
+impl Large {
+    const PLACES: usize = 4096;
+
+    #[expect(clippy::cast_possible_truncation, reason = "the lower bits")]
+    fn place(hash: u64) -> usize {
+        hash as usize % Self::PLACES
+    }
+
+    pub(crate) fn note(&mut self, hash: u64) {
+        if self.0.is_empty() {
+            self.0.resize(Self::PLACES, 0);
+        }
+        self.0[Self::place(hash)] = hash;
+    }
+
+    pub(crate) fn holds(&self, hash: u64) -> bool {
+        self.0.get(Self::place(hash)) == Some(&hash)
     }
 }
 
@@ -82,5 +117,28 @@ mod tests {
         assert_eq!(all.find(at(607), to(1)), Some(296), "and no path is so narrow");
         all.learn(at(5000), to(9999), 1300);
         assert_eq!(all.known.len(), 1, "old ones make room");
+    }
+
+    #[test]
+    fn the_longest_known_makes_room_as_fast_in_a_full_table_as_in_an_empty_one() {
+        let now = Timestamp::from_nanos(1);
+        let to = |i: usize| Address::from(Ipv4Addr::from_bits(u32::try_from(i).unwrap()));
+        let learn = |all: &mut PathMtus, from: usize| {
+            let start = std::time::Instant::now();
+            (from..from + LIMIT).for_each(|i| all.learn(now + Duration::from_nanos(i as u64), to(i), 1300));
+            start.elapsed()
+        };
+        let mut all = PathMtus::default();
+        let (mut filled, mut full) = (learn(&mut all, 0), learn(&mut all, LIMIT));
+        for round in 2..6 {
+            filled = filled.min(learn(&mut PathMtus::default(), 0));
+            full = full.min(learn(&mut all, round * LIMIT));
+        }
+        assert!(full < filled * 20, "{full:?} instead of {filled:?}");
+        all.learn(now + LIFE / 2, to(5 * LIMIT), 1300);
+        all.learn(now + LIFE / 2, to(0), 1300);
+        let found = |i: usize| all.find(now + LIFE / 2, to(i)).is_some();
+        assert!(found(5 * LIMIT) && found(0) && found(5 * LIMIT + 2) && !found(5 * LIMIT + 1));
+        assert_eq!((all.known.len(), all.ends.len()), (LIMIT, LIMIT));
     }
 }

@@ -9,7 +9,7 @@ use bywash_wire::{IPV4_HEADER, Protocol, UDP_HEADER, UdpHeader};
 use crate::flow::Purpose;
 use crate::ip::{Fields, Identifications, Inbound, fragment, fragment6, header_length, pseudo, put_header};
 use crate::packet::{slices, sum};
-use crate::path_mtu::smallest;
+use crate::path_mtu::{Large, smallest};
 use crate::snapshot::{Path, Snapshot};
 use crate::stack::{Context, Event, Share};
 use crate::{Address, Flow, Notice, SocketMemory, Unreachable};
@@ -126,31 +126,6 @@ struct Port {
     unconnected: Vec<u32>,
 }
 
-/// Where datagrams without a peer went that could be too big for a path: hashes of flows, each in the one place it can have,
-/// which it loses to a newer one.
-#[derive(Debug, Default)]
-struct Large(Vec<u64>);
-
-impl Large {
-    const PLACES: usize = 4096;
-
-    #[expect(clippy::cast_possible_truncation, reason = "the lower bits")]
-    fn place(hash: u64) -> usize {
-        hash as usize % Self::PLACES
-    }
-
-    fn note(&mut self, hash: u64) {
-        if self.0.is_empty() {
-            self.0.resize(Self::PLACES, 0);
-        }
-        self.0[Self::place(hash)] = hash;
-    }
-
-    fn holds(&self, hash: u64) -> bool {
-        self.0.get(Self::place(hash)) == Some(&hash)
-    }
-}
-
 /// All sockets of UDP on one stack.
 #[derive(Debug, Default)]
 pub(crate) struct Udp {
@@ -159,6 +134,7 @@ pub(crate) struct Udp {
     /// Those with one, by port and peer: found at once, however many share the port.
     connected: HashMap<(u16, (Address, u16)), Vec<u32>>,
     next: u32,
+    /// Where datagrams without a peer went.
     large: Large,
     identifications: Identifications,
 }

@@ -9,8 +9,10 @@ use bywash_wire::{
 };
 
 use super::Control;
+use crate::flow::Purpose;
 use crate::ip::{Fields, fragment6, pseudo, put_header};
 use crate::packet::{append_range, sum};
+use crate::path_mtu::smallest;
 use crate::snapshot::Path;
 use crate::{Address, Flow, InterfaceId, Notice, Timestamp, Unreachable};
 
@@ -130,13 +132,22 @@ impl Control {
         if !self.outbox.snapshot.is_ours(notice.flow.local) {
             return;
         }
-        // Our own echo replies are the only large packets that no stack knows of.
+        // Our own echo replies are the only large packets that no stack knows of. It is believed only if one went there (RFC
+        // 8201, 4). Type and code stand where others have our port.
+        let Flow { local, remote, local_port, .. } = notice.flow;
+        let reply = (Protocol::ICMPV6.0, u16::from_be_bytes([icmpv6::ECHO_REPLY, 0]));
         if let Unreachable::TooBig(mtu) = error
-            && notice.protocol == Protocol::ICMPV6.0
+            && (notice.protocol, local_port) == reply
+            && self.large.holds(self.echo_hash(local, remote))
         {
-            self.outbox.path_mtus.learn(now, notice.flow.remote, mtu);
+            self.outbox.path_mtus.learn(now, remote, mtu);
         }
         self.notices.push(notice);
+    }
+
+    /// What large echo replies to a host are remembered by.
+    fn echo_hash(&self, local: Address, remote: Address) -> u64 {
+        self.secret.hash(Purpose::Datagram, &Flow { local, remote, ..Flow::default() })
     }
 
     /// Turns an echo request into its reply: the same bytes the other way (RFC 4443, 4.2), also to one for all.
@@ -171,6 +182,9 @@ impl Control {
         match reply {
             Some((ends, path)) => {
                 self.counters.icmp_echo_replies += 1;
+                if packet.len() > smallest(ends.1).into() {
+                    self.large.note(self.echo_hash(ends.0, ends.1));
+                }
                 self.send_cut(now, packet, ends, path, pool);
             }
             None => pool.give_packet(packet),

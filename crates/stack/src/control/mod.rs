@@ -3,7 +3,6 @@
 mod address;
 mod arp;
 mod autoconf;
-mod ends;
 mod entries;
 mod icmp;
 mod icmp6;
@@ -28,6 +27,7 @@ use crate::counters::ControlCounters;
 use crate::interface::LinkValues;
 use crate::ip::Identifications;
 use crate::outbox::Outbox;
+use crate::path_mtu::Large;
 use crate::routes::{Fib, Hop, Route, Routes};
 use crate::snapshot::{Kept, Local, Passing};
 use crate::{
@@ -113,6 +113,8 @@ pub struct Control {
     /// With it, a stranger cannot foresee the numbers of what may be cut and of probes, nor how many errors are sent.
     secret: Secret,
     identifications: Identifications,
+    /// Where echo replies of IPv6 went.
+    large: Large,
     routes: Routes,
     redirects: Redirects,
     neighbours: Neighbours,
@@ -166,6 +168,7 @@ impl Control {
             listening: Listening::default(),
             secret: Secret::new(random),
             identifications: Identifications::default(),
+            large: Large::default(),
             routes: Routes::default(),
             redirects: Redirects::default(),
             neighbours: Neighbours::default(),

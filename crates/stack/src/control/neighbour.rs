@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bywash_wire::Mac;
 
-use super::ends::Ends;
 use super::icmp::Limit;
+use crate::ends::Ends;
 use crate::snapshot::Known;
 use crate::{Address, InterfaceId, Timestamp};
 

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use crate::ip::{datagram, ethernet};
+use crate::ip6;
 use crate::wire::{Node, PORT, Pair, address};
 use bywash_stack::{Timestamp, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Mac, Protocol, icmpv4};
+use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Ipv6Header, Mac, Protocol, icmpv4, icmpv6};
 
 #[test]
 fn a_closed_port_is_refused_and_the_error_comes_back() {
@@ -188,6 +189,44 @@ fn a_narrow_path_is_believed_only_of_where_something_large_went() {
     assert_eq!(send(&mut node, 1372), 3, "576 bytes of payload in each");
     error(&mut node, 600, 100);
     assert_eq!(send(&mut node, 572), 3, "never less than 296 bytes, 272 of payload");
+}
+
+/// RFC 8201, 4: the control's own packets are replies to echoes.
+#[test]
+fn a_narrow_path_of_replies_is_believed_only_of_where_a_large_one_went() {
+    let (me, now) = (Mac([2, 0, 0, 0, 0, 1]), Timestamp::from_nanos(5_000_000_000));
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let wire = node.interface(1);
+    node.host.control.add_address(now, wire, "fd00::1/64".parse().unwrap()).unwrap();
+    for neighbour in ["fd00::2", "fd00::3"] {
+        node.host.control.add_neighbour(wire, address(neighbour), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    }
+    (0..=40).for_each(|step| drop(node.take(now + Duration::from_millis(100) * step, PORT)));
+    let now = now + Duration::from_secs(4);
+    // In how many pieces a reply goes to a host that asks for one.
+    let asks = |node: &mut Node, from: &str, length: usize| {
+        let echo = [&[icmpv6::ECHO_REQUEST, 0, 0, 0, 0, 1, 0, 1][..], &vec![7; length]].concat();
+        node.put(now, PORT, &ip6::icmp(me, from, "fd00::1", 64, &echo));
+        node.take(now, PORT).len()
+    };
+    let error = |node: &mut Node, to: &str, kind: u8| {
+        let quoted = Ipv6Header::new("fd00::1".parse().unwrap(), to.parse().unwrap(), 58, 1408);
+        let head = [icmpv6::PACKET_TOO_BIG, 0, 0, 0, 0, 0, 5, 0];
+        let bytes = [&head[..], quoted.as_bytes(), &[kind, 0, 0, 0, 0, 1, 0, 1]].concat();
+        node.put(now, PORT, &ip6::icmp(me, "fd00::9", "fd00::1", 64, &bytes));
+    };
+    for to in ["fd00::2", "fd00::3"] {
+        assert_eq!(asks(&mut node, to, 1000), 1);
+        error(&mut node, to, icmpv6::ECHO_REPLY);
+        assert_eq!(asks(&mut node, to, 1400), 1, "{to}: nothing of that size had gone there");
+    }
+    error(&mut node, "fd00::2", icmpv6::ECHO_REQUEST);
+    error(&mut node, "fd00::2", icmpv6::NEIGHBOUR_SOLICITATION);
+    assert_eq!(asks(&mut node, "fd00::2", 1400), 1, "it was no reply");
+    error(&mut node, "fd00::2", icmpv6::ECHO_REPLY);
+    assert_eq!(asks(&mut node, "fd00::2", 1400), 2);
+    assert_eq!(asks(&mut node, "fd00::3", 1400), 1, "the other's path is as wide as it was");
+    node.assert_nothing_leaked();
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::Timestamp;
 
 /// Names, each with the time of its end.
 #[derive(Debug)]
-pub(super) struct Ends<K>(BTreeSet<(Timestamp, K)>);
+pub(crate) struct Ends<K>(BTreeSet<(Timestamp, K)>);
 
 impl<K> Default for Ends<K> {
     fn default() -> Self {
@@ -15,23 +15,23 @@ impl<K> Default for Ends<K> {
 }
 
 impl<K: Ord + Copy> Ends<K> {
-    pub(super) fn first(&self) -> Option<(Timestamp, K)> {
+    pub(crate) fn first(&self) -> Option<(Timestamp, K)> {
         self.0.first().copied()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = K> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = K> {
         self.0.iter().map(|(_, key)| *key)
     }
 
-    pub(super) fn insert(&mut self, end: Timestamp, key: K) {
+    pub(crate) fn insert(&mut self, end: Timestamp, key: K) {
         self.0.insert((end, key));
     }
 
-    pub(super) fn remove(&mut self, end: Timestamp, key: K) {
+    pub(crate) fn remove(&mut self, end: Timestamp, key: K) {
         self.0.remove(&(end, key));
     }
 }
