@@ -50,10 +50,15 @@ impl Query {
         self.group.into()
     }
 
-    /// Milliseconds within which the answer is wanted (RFC 3810, 5.1.3).
-    pub fn response_time(&self) -> u32 {
+    /// Milliseconds within which the answer is wanted. Long ones are written with an exponent (RFC 3810, 5.1.3), but in version 1
+    /// as they are (RFC 2710, 3.4). `rest`: what follows the query, which in version 1 is nothing (RFC 3810, 8.1).
+    pub fn response_time(&self, rest: &[u8]) -> u32 {
         let code = self.icmp.rest.get() >> 16;
-        if code < 0x8000 { code } else { (code & 0xfff | 0x1000) << ((code >> 12 & 7) + 3) }
+        if rest.is_empty() || code < 0x8000 {
+            code
+        } else {
+            (code & 0xfff | 0x1000) << ((code >> 12 & 7) + 3)
+        }
     }
 }
 
@@ -62,14 +67,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_response_times_are_written_with_an_exponent() {
+    fn long_response_times_are_written_with_an_exponent_in_version_2() {
         let query = |code: u32| Query {
             icmp: IcmpHeader { kind: 130, code: 0, checksum: 0.into(), rest: (code << 16).into() },
             group: [0; 16],
         };
-        assert_eq!(query(1000).response_time(), 1000);
-        assert_eq!(query(0x8000).response_time(), 0x1000 << 3);
-        assert_eq!(query(0xffff).response_time(), 0x1fff << 10);
+        let two = [0; 4];
+        assert_eq!(query(1000).response_time(&two), 1000);
+        assert_eq!(query(0x8000).response_time(&two), 0x1000 << 3);
+        assert_eq!(query(0xffff).response_time(&two), 0x1fff << 10);
+        assert_eq!([1000, 0x8001, 0xffff].map(|code| query(code).response_time(&[])), [1000, 0x8001, 0xffff]);
         assert_eq!((size_of::<Record>(), size_of::<Query>()), (20, 24));
     }
 }

@@ -113,7 +113,7 @@ impl Control {
         let Some(mac) = self.mac(id).filter(|_| ours) else { return };
         // Hosts must not all answer at once; ours has its own place in the time.
         let place = u64::try_from(interface_identifier(mac) % 1000).unwrap_or(0);
-        let delay = Duration::from_micros(u64::from(query.response_time()) * place);
+        let delay = Duration::from_micros(u64::from(query.response_time(rest)) * place);
         if !self.listening.answers.iter().any(|(at, link)| *link == id && *at <= now + delay) {
             self.listening.answers.retain(|(_, link)| *link != id);
             self.listening.answers.push((now + delay, id));

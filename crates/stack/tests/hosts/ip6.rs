@@ -649,12 +649,15 @@ fn queries_are_answered_with_the_groups_that_are_ours() {
     const ALERT: [u8; 8] = [58, 0, 5, 2, 0, 0, 1, 0];
     const LATER: [u8; 8] = [58, 0, 0, 0, 5, 2, 0, 0];
     const PADDING: [u8; 8] = [58, 0, 1, 4, 5, 2, 0, 0];
-    let query = |source: &str, group: &str, hop_limit: u8, options: &[u8], rest: &[u8]| {
+    let within = |code: u16, source: &str, group: &str, hop_limit: u8, options: &[u8], rest: &[u8]| {
         let group = group.parse::<std::net::Ipv6Addr>().unwrap().octets();
-        let bytes = [&[130, 0, 0, 0, 0x03, 0xe8, 0, 0][..], &group, rest].concat();
+        let bytes = [&[130, 0, 0, 0][..], &code.to_be_bytes(), &[0, 0], &group, rest].concat();
         let all = [options, &sealed(Protocol::ICMPV6, 2, source, "ff02::1", bytes)].concat();
         let first = if options.is_empty() { Protocol::ICMPV6 } else { Protocol::HOP_BY_HOP };
         frame(Mac([0x33, 0x33, 0, 0, 0, 1]), source, "ff02::1", first, hop_limit, &all)
+    };
+    let query = |source: &str, group: &str, hop_limit: u8, options: &[u8], rest: &[u8]| {
+        within(1000, source, group, hop_limit, options, rest)
     };
     for (why, bytes, answered) in [
         ("for all groups", query(B_LOCAL, "::", 1, &ALERT, &[0; 4]), true),
@@ -673,6 +676,12 @@ fn queries_are_answered_with_the_groups_that_are_ours() {
         let sent: Vec<String> = pair.a.take(pair.now, PORT).iter().map(|p| words(p)).collect();
         let expected = "fe80::ff:fe00:1 > ff02::16 hop 1: alert report 2 of 1";
         assert_eq!(sent, if answered { vec![expected] } else { vec![] }, "{why}");
+    }
+    // RFC 2710, 3.4: 66 seconds at most, where version 2 has an exponent and more than two hours.
+    for (rest, answered) in [(&[][..], true), (&[0; 4], false)] {
+        pair.a.put(pair.now, PORT, &within(0xffff, B_LOCAL, "::", 1, &ALERT, rest));
+        pair.now = pair.now + Duration::from_secs(66);
+        assert_eq!(!pair.a.take(pair.now, PORT).is_empty(), answered);
     }
     // An address that goes takes its group with it.
     pair.a.host.control.add_address(pair.now, pair.a.interface(1), "fd00::77/64".parse().unwrap()).unwrap();
