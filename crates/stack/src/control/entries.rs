@@ -56,13 +56,17 @@ impl Control {
         match (how, old) {
             (Entry::Add, Some(_)) => return Err(ControlError::RouteExists(prefix, route.metric)),
             (Entry::Change, None) => return Err(ControlError::NoRoute(prefix, route.metric)),
-            (_, Some(old)) => {
+            _ => {}
+        }
+        // Before: one of them may be the same route, and would take the new one with it.
+        self.forget_redirects(|_| true);
+        match old {
+            Some(old) => {
                 self.routes.replace(&old, route);
                 self.disown(&old);
             }
-            (_, None) => self.routes.add(route),
+            None => self.routes.add(route),
         }
-        self.forget_redirects(|_| true);
         self.changed = true;
         Ok(())
     }

@@ -250,6 +250,26 @@ fn a_router_a_host_that_is_told_so_and_a_route_by_hand_take_none() {
 }
 
 #[test]
+fn a_route_by_hand_that_is_the_same_as_a_redirects_stays() {
+    let (mut host, now) = host();
+    host.put(now, PORT, &FOUR.four());
+    host.put(now, PORT, &SIX.six());
+    let interface = host.interface(1);
+    let by_hand = [("192.0.2.7/32", "10.0.0.3"), ("2001:db8::7/128", "fe80::3")].map(|(prefix, gateway)| {
+        let gateway = Some(address(gateway).with_zone(interface));
+        Route { prefix: prefix.parse().unwrap(), gateway, interface, metric: 512 }
+    });
+    for route in by_hand {
+        host.host.control.add_route(route).unwrap();
+        assert!(host.host.control.routes().any(|other| *other == route), "{route:?}");
+        assert_eq!(host.host.control.origin(now, &route), Origin::User);
+    }
+    assert_eq!(redirected(&host), 2);
+    let later = now + Duration::from_secs(601);
+    assert_eq!([FAR, FAR6].map(|far| goes_to(&mut host, later, far)), [Some(BETTER); 2], "for ever");
+}
+
+#[test]
 fn a_better_router_that_does_not_answer_is_given_up() {
     let (mut host, start) = host();
     host.put(start, PORT, &Said { hop: "10.0.0.4", ..FOUR }.four());
