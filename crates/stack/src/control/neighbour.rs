@@ -30,7 +30,7 @@ const ASKED: usize = LIMIT / 2;
 /// News of neighbours that do not answer and of those that age and are forgotten come at multiples of this, together. Each costs every stack
 /// a new snapshot, and who scans a link, however slowly, must not set the pace of that (RFC 6583).
 const TOGETHER: Duration = Duration::from_millis(100);
-/// What neighbours may tell of themselves unasked: as many at once as a link may wake up with, and how long one more takes.
+/// What neighbours may tell of themselves unasked, that they are there or somewhere else: as many at once as a link may wake up with, and how long one more takes.
 /// Each costs every stack a new snapshot, and who makes up neighbours must not set the pace of that.
 const NEWS: u32 = 256;
 const NEWS_REFILL: Duration = Duration::from_millis(10);
@@ -192,7 +192,7 @@ impl Neighbours {
         solicited: bool,
         overrides: bool,
     ) -> bool {
-        use NeighbourState::{Failed, Incomplete, Permanent, Reachable, Stale};
+        use NeighbourState::{Failed, Incomplete, Permanent, Probe, Reachable, Stale};
         let Some(known) = self.entries.get(&key).copied() else { return false };
         let contradicts = mac.is_some_and(|mac| mac != known.mac) && !overrides;
         let reachable = (Reachable, now + self.times(&key).reachable);
@@ -210,7 +210,14 @@ impl Neighbours {
             (_, Some(mac)) if mac != known.mac => (stale, mac),
             _ => return true,
         };
-        self.learn(key, Neighbour { mac, ..Neighbour::new(state, until) });
+        let new = Neighbour { mac, ..Neighbour::new(state, until) };
+        // Who contradicts itself all the time must not set the pace of snapshots. What we have asked for is heard in any case: each
+        // question of ours is answered once.
+        let asked = matches!(known.state, Incomplete | Probe);
+        if !asked && known.known() != new.known() && !self.news.allow(now) {
+            return false;
+        }
+        self.learn(key, new);
         !(known.state == Reachable && contradicts)
     }
 

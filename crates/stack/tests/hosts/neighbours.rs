@@ -241,6 +241,33 @@ fn an_advertisement_that_is_ignored_takes_no_router_away() {
     }
 }
 
+/// Each change is a new snapshot for every stack.
+#[test]
+fn who_contradicts_what_is_known_of_a_neighbour_makes_few_snapshots() {
+    let (mut node, now) = with_a_duplicate();
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    let reach = |node: &mut Node, to: &str| {
+        node.host.stack.udp_send(now, client, Some((address(to), 9)), b"x", &mut node.pool).unwrap();
+        assert_eq!(node.take(now, PORT).len(), 1, "it is asked for");
+        let answer = advertisement(0x60, to, Some(Mac([2, 0, 0, 0, 0, 9])));
+        node.put(now, PORT, &icmp(OURS, to, "fd00::1", 255, &answer));
+        node.take(now, PORT).iter().filter(|packet| packet[20] == 17).count()
+    };
+    assert_eq!(reach(&mut node, "fd00::9"), 1);
+    // Another address, which is to override or not; and the same again, solicited.
+    for (n, flags) in [0x20, 0x60, 0, 0x60].into_iter().cycle().take(2000).enumerate() {
+        let before = node.generation();
+        let mac = Mac([2, 0, 0, 0, 0, 7 + u8::from(n % 2 == 0)]);
+        node.put(
+            now,
+            PORT,
+            &icmp(OURS, "fd00::9", "fd00::1", 255, &advertisement(flags, "fd00::9", Some(mac))),
+        );
+        assert!(n < 256 || node.generation() == before, "{n}");
+    }
+    assert_eq!(reach(&mut node, "fd00::a"), 1, "who was asked is heard all the same");
+}
+
 /// A host with fd00::1, and fd00::5 which another one has.
 fn with_a_duplicate() -> (Node, Timestamp) {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");

@@ -95,6 +95,13 @@ impl Node {
         self.host.control.interfaces().nth(number).unwrap().0
     }
 
+    /// The number of the snapshot that its stack has: how many there were before.
+    pub(crate) fn generation(&self) -> u32 {
+        let text = format!("{:?}", self.host.stack.snapshot());
+        let number = text.split("generation: ").nth(1).and_then(|rest| rest.split(',').next());
+        number.unwrap().parse().unwrap()
+    }
+
     /// Takes packets off a port, as bytes.
     pub(crate) fn take(&mut self, now: Timestamp, port: PortId) -> Vec<Vec<u8>> {
         self.host.advance(now, &mut self.pool);
