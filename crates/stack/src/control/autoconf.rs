@@ -20,11 +20,11 @@ const INTERVAL: Duration = Duration::from_secs(4);
 /// RFC 4862, 5.5.3 (e): a stranger cannot shorten an address's life below this.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
-/// Routers, prefixes and addresses that are taken from advertisements, of all links (RFC 4861, 6.3.4 asks for two routers
+/// Routers, prefixes and addresses that are taken from advertisements, of each link (RFC 4861, 6.3.4 asks for two routers
 /// at least; who makes up thousands must not fill memory).
 const LIMIT: usize = 16;
-/// Advertisements that are taken at once, more than there are routers on a link, and how long until one more is: each may be a new
-/// snapshot for every stack.
+/// Advertisements of a link that are taken at once, more than there are routers on one, and how long until one more is: each may be
+/// a new snapshot for every stack.
 const BURST: u32 = 32;
 const REFILL: Duration = Duration::from_millis(100);
 /// The metrics of routes that were advertised: routes of the control's user come first.
@@ -45,23 +45,25 @@ pub enum Origin {
 }
 
 /// What routers have told, and what we still ask them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Autoconf {
-    /// Links whose routers are heard, with the solicitations left and when the next goes out.
-    links: Vec<(InterfaceId, u8, Timestamp)>,
+    /// Links whose routers are heard.
+    links: Vec<Link>,
     /// The one that is used comes first, the others in the order of their turns.
     routers: Vec<Router>,
     prefixes: Vec<OnLink>,
     /// The routes that were entered because of these. One that the user had given before is none of them.
     routes: Vec<Route>,
-    news: Limit,
 }
 
-impl Default for Autoconf {
-    fn default() -> Self {
-        let news = Limit::new(BURST, REFILL);
-        Self { links: Vec::new(), routers: Vec::new(), prefixes: Vec::new(), routes: Vec::new(), news }
-    }
+#[derive(Debug)]
+struct Link {
+    interface: InterfaceId,
+    /// Solicitations left, and when the next goes out.
+    left: u8,
+    at: Timestamp,
+    /// Of its own: who makes up advertisements on one link keeps nobody from another's.
+    news: Limit,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -96,14 +98,18 @@ impl OnLink {
 
 impl Autoconf {
     pub(super) fn next_deadline(&self) -> Option<Timestamp> {
-        let asking = self.links.iter().filter(|(_, left, _)| *left > 0).map(|(_, _, at)| *at);
+        let asking = self.links.iter().filter(|link| link.left > 0).map(|link| link.at);
         let routers = self.routers.iter().map(|router| router.until);
         let prefixes = self.prefixes.iter().map(|prefix| prefix.until);
         asking.chain(routers).chain(prefixes).filter(|at| *at != FOR_EVER).min()
     }
 
     fn hears(&self, id: InterfaceId) -> bool {
-        self.links.iter().any(|(link, ..)| *link == id)
+        self.links.iter().any(|link| link.interface == id)
+    }
+
+    fn link_mut(&mut self, id: InterfaceId) -> Option<&mut Link> {
+        self.links.iter_mut().find(|link| link.interface == id)
     }
 
     /// A route has been taken out.
@@ -125,7 +131,8 @@ impl Control {
         }
         self.enable_ipv6(now, id)?;
         if !self.autoconf.hears(id) {
-            self.autoconf.links.push((id, SOLICITATIONS, now));
+            let news = Limit::new(BURST, REFILL);
+            self.autoconf.links.push(Link { interface: id, left: SOLICITATIONS, at: now, news });
         }
         Ok(())
     }
@@ -137,7 +144,7 @@ impl Control {
             return false;
         }
         self.stir();
-        self.autoconf.links.retain(|(link, ..)| *link != id);
+        self.autoconf.links.retain(|link| link.interface != id);
         self.forget_routers(|(link, _)| *link == id);
         let prefixes: Vec<OnLink> = self.autoconf.prefixes.extract_if(.., |on| on.interface == id).collect();
         for prefix in prefixes {
@@ -162,7 +169,7 @@ impl Control {
             let usable = |our: &OurAddress| our.interface == id && our.state != AddressState::Duplicate;
             self.addresses.iter().any(|our| usable(our) && our.prefix.address().is_link_local())
         };
-        let asking = self.autoconf.links.iter().any(|(id, left, _)| *left > 0 && can_ask(*id));
+        let asking = self.autoconf.links.iter().any(|link| link.left > 0 && can_ask(link.interface));
         self.addresses.iter().any(tentative) || asking
     }
 
@@ -188,16 +195,15 @@ impl Control {
         let id = received.interface;
         let Ok((router, options)) = RouterAdvertisement::read_from_prefix(received.bytes) else { return };
         let right = received.is_from_the_link() && received.source.is_link_local();
-        if !right || self.forwarding || !self.autoconf.hears(id) || ndp::options(options).is_none() {
+        if !right || self.forwarding || ndp::options(options).is_none() {
             return;
         }
-        if !self.autoconf.news.allow(now) {
+        let Some(link) = self.autoconf.link_mut(id) else { return };
+        if !link.news.allow(now) {
             return;
         }
-        for (link, left, _) in &mut self.autoconf.links {
-            if *link == id && router.lifetime() > 0 {
-                *left = 0;
-            }
+        if router.lifetime() > 0 {
+            link.left = 0;
         }
         if let Some(mac) = ndp::link_address(options, ndp::SOURCE_LINK) {
             self.neighbours.heard(now, (id, received.source), mac, true);
@@ -243,6 +249,7 @@ impl Control {
         if until <= now {
             return self.forget_routers(|router| *router == key);
         }
+        let of_link = self.autoconf.routers.iter().filter(|router| router.interface == key.0).count();
         let mine = |router: &&mut Router| (router.interface, router.address) == key;
         if let Some(router) = self.autoconf.routers.iter_mut().find(mine) {
             router.until = until;
@@ -250,7 +257,7 @@ impl Control {
             if let Some(route) = router.route().filter(|_| router.chosen) {
                 self.enter_advertised(route);
             }
-        } else if self.autoconf.routers.len() < LIMIT {
+        } else if of_link < LIMIT {
             let (interface, address) = key;
             self.autoconf.routers.push(Router { interface, address, until, chosen: false });
             self.changed = true;
@@ -281,6 +288,7 @@ impl Control {
     fn take_on_link(&mut self, now: Timestamp, new: OnLink) {
         let same = |old: &OnLink| old.interface == new.interface && old.prefix == new.prefix;
         let known = self.autoconf.prefixes.iter().position(same);
+        let of_link = self.autoconf.prefixes.iter().filter(|old| old.interface == new.interface).count();
         match known {
             Some(at) if new.until <= now => {
                 self.autoconf.prefixes.remove(at);
@@ -290,7 +298,7 @@ impl Control {
                 self.autoconf.prefixes[at].until = new.until;
                 self.enter_advertised(new.route());
             }
-            None if new.until > now && self.autoconf.prefixes.len() < LIMIT => {
+            None if new.until > now && of_link < LIMIT => {
                 self.autoconf.prefixes.push(new);
                 self.enter_advertised(new.route());
             }
@@ -322,7 +330,7 @@ impl Control {
             }
             return;
         }
-        let automatic = self.addresses.iter().filter(|our| our.automatic).count();
+        let automatic = self.addresses.iter().filter(|our| our.automatic && our.interface == id).count();
         if valid > now && automatic < LIMIT {
             self.assign(now, id, ours, (preferred, valid), true, 1);
         }
@@ -330,12 +338,8 @@ impl Control {
 
     /// Asks for routers, and forgets those and the prefixes that nobody has spoken of for long.
     pub(super) fn advance_autoconf(&mut self, now: Timestamp, pool: &mut Pool) {
-        let mut due = Vec::new();
-        for (id, left, at) in &mut self.autoconf.links {
-            if *left > 0 && *at <= now {
-                due.push(*id);
-            }
-        }
+        let due = self.autoconf.links.iter().filter(|link| link.left > 0 && link.at <= now);
+        let due: Vec<InterfaceId> = due.map(|link| link.interface).collect();
         for id in due {
             // RFC 4861, 6.3.7: from an address of ours, so after it has been found to be ours alone.
             let group = Address::link_group(2, id);
@@ -368,10 +372,8 @@ impl Control {
     }
 
     fn postpone(&mut self, id: InterfaceId, now: Timestamp, by: Duration, used: u8) {
-        for (link, left, at) in &mut self.autoconf.links {
-            if *link == id {
-                (*at, *left) = (now + by, left.saturating_sub(used));
-            }
+        if let Some(link) = self.autoconf.link_mut(id) {
+            (link.at, link.left) = (now + by, link.left.saturating_sub(used));
         }
     }
 

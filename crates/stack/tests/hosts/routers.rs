@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{Control, Origin, Route, Timestamp};
+use bywash_stack::{Control, Origin, PortId, Route, Timestamp};
 use bywash_wire::{Mac, Protocol, icmpv6};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -257,4 +257,54 @@ fn who_makes_up_advertisements_makes_few_snapshots() {
     let before = host.generation();
     advertise(&mut host, now, 7);
     assert_eq!(host.generation() - before, 1, "a second later one counts again");
+}
+
+/// The option that has a host make itself an address of `fdXX::/64` that is valid for so many seconds.
+fn prefix_option(number: u8, valid: u8) -> Vec<u8> {
+    let life = [0, 0, 0, valid];
+    let head = [&[3, 4, 64, 0xc0][..], &life, &life, &[0; 4], &[0xfd, number]].concat();
+    [&head[..], &[0; 14]].concat()
+}
+
+#[test]
+fn what_is_made_up_on_one_link_keeps_nothing_from_another() {
+    let mut host = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24").with_interface(
+        1,
+        2,
+        None,
+        1500,
+        "10.1.0.1/24",
+    );
+    let ids = [1, 2].map(|number| host.interface(number));
+    for id in ids {
+        host.host.control.autoconfigure(Timestamp::ZERO, id).unwrap();
+    }
+    let mut now = Timestamp::ZERO;
+    for _ in 0..10 {
+        now = now + STEP;
+        for port in [PORT, PortId(1)] {
+            host.take(now, port);
+        }
+    }
+    let made = |host: &Node| {
+        let control = &host.host.control;
+        ids.map(|id| {
+            let addresses = control.addresses().filter(|(prefix, of, _)| {
+                *of == id && !prefix.address().is_v4() && !prefix.address().is_link_local()
+            });
+            let on_link = control.routes().filter(|route| route.interface == id && route.metric == 256);
+            (addresses.count(), on_link.count())
+        })
+    };
+    for number in 0..100 {
+        advertise_with(&mut host, now, number, &prefix_option(number, 200));
+    }
+    assert_eq!(made(&host), [(16, 16), (0, 0)]);
+    let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    let bytes = [&head[..], &prefix_option(200, 200)].concat();
+    host.put(now, PortId(1), &icmp(Mac([0x33, 0x33, 0, 0, 0, 1]), "fe80::9", "ff02::1", 255, &bytes));
+    assert_eq!(made(&host), [(16, 16), (1, 1)]);
+    assert!(host.host.control.stop_autoconfiguration(ids[0]));
+    host.take(now, PORT);
+    assert_eq!(defaults(&host.host.control, now), [(9, true)], "the other's router has its turn");
 }
