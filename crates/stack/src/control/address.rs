@@ -277,6 +277,9 @@ impl Control {
         automatic: bool,
         probes: u8,
     ) {
+        if !automatic {
+            self.autoconf.settle(now);
+        }
         let mac = self.mac(id).filter(|_| probes > 0);
         let first = |mac| {
             let most = if prefix.address().is_v4() { PROBE_WAIT } else { DELAY };

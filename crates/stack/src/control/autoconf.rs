@@ -20,6 +20,9 @@ const INTERVAL: Duration = Duration::from_secs(4);
 /// RFC 4862, 5.5.3 (e): a stranger cannot shorten an address's life below this.
 const TWO_HOURS: Duration = Duration::from_secs(7200);
 const FOR_EVER: Timestamp = Timestamp::from_nanos(u64::MAX);
+/// How long it may take to find out what addresses and routers there are: two seconds until routers can be asked, the time for all
+/// questions, and two for an address that the last brings.
+const SETTLING: Duration = Duration::from_secs(16);
 /// Routers, prefixes and addresses that are taken from advertisements, of each link (RFC 4861, 6.3.4 asks for two routers
 /// at least; who makes up thousands must not fill memory).
 const LIMIT: usize = 16;
@@ -54,6 +57,8 @@ pub(super) struct Autoconf {
     prefixes: Vec<OnLink>,
     /// The routes that were entered because of these. One that the user had given before is none of them.
     routes: Vec<Route>,
+    /// When nothing is waited for any more.
+    settles_by: Option<Timestamp>,
 }
 
 #[derive(Debug)]
@@ -112,6 +117,11 @@ impl Autoconf {
         self.links.iter_mut().find(|link| link.interface == id)
     }
 
+    /// Addresses or routers have begun to be looked for.
+    pub(super) fn settle(&mut self, now: Timestamp) {
+        self.settles_by = Some(now + SETTLING);
+    }
+
     /// A route has been taken out.
     pub(super) fn disown(&mut self, route: &Route) {
         self.routes.retain(|ours| ours != route);
@@ -133,6 +143,7 @@ impl Control {
         if !self.autoconf.hears(id) {
             let news = Limit::new(BURST, REFILL);
             self.autoconf.links.push(Link { interface: id, left: SOLICITATIONS, at: now, news });
+            self.autoconf.settle(now);
         }
         Ok(())
     }
@@ -161,8 +172,14 @@ impl Control {
         true
     }
 
-    /// Whether it is still being found out what addresses and routers there are: for 16 seconds at most.
+    /// Whether it is still being found out what addresses and routers there are: for 16 seconds at most since an interface was last
+    /// given an address or told to hear routers, whatever these say.
     pub fn is_settling(&self) -> bool {
+        self.settles_by().is_some()
+    }
+
+    /// When that ends in any case; `None`: it has ended.
+    pub(super) fn settles_by(&self) -> Option<Timestamp> {
         let tentative = |our: &OurAddress| our.state == AddressState::Tentative;
         // Where the link-local address is another station's, nobody is asked.
         let can_ask = |id: InterfaceId| {
@@ -170,7 +187,7 @@ impl Control {
             self.addresses.iter().any(|our| usable(our) && our.prefix.address().is_link_local())
         };
         let asking = self.autoconf.links.iter().any(|link| link.left > 0 && can_ask(link.interface));
-        self.addresses.iter().any(tentative) || asking
+        self.autoconf.settles_by.filter(|_| self.addresses.iter().any(tentative) || asking)
     }
 
     /// Where a route is from.
@@ -338,6 +355,7 @@ impl Control {
 
     /// Asks for routers, and forgets those and the prefixes that nobody has spoken of for long.
     pub(super) fn advance_autoconf(&mut self, now: Timestamp, pool: &mut Pool) {
+        self.autoconf.settles_by.take_if(|by| *by <= now);
         let due = self.autoconf.links.iter().filter(|link| link.left > 0 && link.at <= now);
         let due: Vec<InterfaceId> = due.map(|link| link.interface).collect();
         for id in due {

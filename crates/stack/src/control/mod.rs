@@ -378,6 +378,7 @@ impl Control {
             announcement,
             self.next_address_deadline(),
             self.autoconf.next_deadline(),
+            self.settles_by(),
             self.listening.next_deadline(),
             self.redirects.next_deadline(),
             self.outbox.next_deadline(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{Control, Origin, PortId, Route, Timestamp};
+use bywash_stack::{AddressState, Control, Origin, PortId, Route, Timestamp};
 use bywash_wire::{Mac, Protocol, icmpv6};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -307,4 +307,25 @@ fn what_is_made_up_on_one_link_keeps_nothing_from_another() {
     assert!(host.host.control.stop_autoconfiguration(ids[0]));
     host.take(now, PORT);
     assert_eq!(defaults(&host.host.control, now), [(9, true)], "the other's router has its turn");
+}
+
+#[test]
+fn who_makes_up_ever_new_prefixes_keeps_no_program_from_its_beginning() {
+    let (mut host, mut now) = host();
+    let seconds = |n: u64| Timestamp::from_nanos(n * 1_000_000_000);
+    let mut number = 0;
+    while now < seconds(20) {
+        advertise_with(&mut host, now, 2, &prefix_option(number, 3));
+        number += 1;
+        let tentative =
+            |host: &Node| host.host.control.addresses().any(|(.., state)| state == AddressState::Tentative);
+        assert!(tentative(&host), "{now:?}");
+        assert_eq!(host.host.control.is_settling(), now < seconds(16), "{now:?}");
+        now = now + STEP;
+        host.take(now, PORT);
+    }
+    // What is given by hand is waited for again.
+    let id = host.interface(1);
+    host.host.control.add_address(now, id, "fd00::2/64".parse().unwrap()).unwrap();
+    assert!(host.host.control.is_settling());
 }
