@@ -9,6 +9,7 @@ use bywash_frame::Arena;
 use bywash_hw::pci::{self, Family, config};
 use bywash_port::{NicOptions, Port, PortName, SteerRule};
 use bywash_sys::function::{DmaMemory, Function};
+use bywash_sys::interface::HEADERS;
 use bywash_sys::memory::file_of;
 use bywash_sys::no_iommu::NoIommu;
 use bywash_sys::pci::{Address, AddressError, Device};
@@ -21,7 +22,7 @@ use crate::igbvf;
 use crate::intel::{LONGEST, NicError, PhysicalFunction, VfSettings, VirtualFunction};
 use crate::ixgbe::{self, RSS_QUEUES, Rss};
 use crate::ixgbevf;
-use crate::virtio::{ETHERNET, VLAN_TAG};
+use crate::virtio::ETHERNET;
 use crate::{OpenOptions, Opened};
 
 /// How long a link may take to come up before the user is told that it is down. Direct-attach cables need seconds.
@@ -196,9 +197,10 @@ fn rss(nic: NicOptions) -> Result<Rss, String> {
     Ok(Rss { key: *KEY.get_or_init(|| key), table: None })
 }
 
-/// Bytes of a physical function's longest packet without FCS: one with a VLAN tag, if there is room for it.
+/// Bytes of a physical function's longest packet without FCS: one with two VLAN tags, as an interface of the kernel's has it, if there is
+/// room for them.
 fn longest(mtu: Option<u16>) -> usize {
-    mtu.map_or(LONGEST, |mtu| (usize::from(mtu) + ETHERNET + usize::from(VLAN_TAG)).min(LONGEST))
+    mtu.map_or(LONGEST, |mtu| (usize::from(mtu) + HEADERS as usize).min(LONGEST))
 }
 
 fn open_ixgbe<F: Function + 'static>(
@@ -264,7 +266,7 @@ fn open_vf<F: Function + 'static>(
         ring: options.ring.unwrap_or(RING),
         receives: !options.tx_only,
         sends: !options.rx_only,
-        // Its physical function counts tags by itself.
+        // Tags come on top.
         max_len: nic.mtu.map(|mtu| usize::from(mtu) + ETHERNET),
         ..VfSettings::default()
     };

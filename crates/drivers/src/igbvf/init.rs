@@ -9,7 +9,7 @@ use bywash_sys::function::Registers;
 
 use super::{MAX_QUEUES, Settings, steer};
 use crate::intel::messages::{agree_on_mac, longest, set_vlan, tell_reset};
-use crate::intel::{Agreed, Bar, LONGEST, Mailbox, NicError, SHORT, SHORT_FRAMES, Wait};
+use crate::intel::{Agreed, Bar, LONGEST, Mailbox, NicError, SHORT, SHORT_FRAMES, TAGS, Wait};
 
 /// Makes it quiet: interrupts masked, queues off. One that hangs is an error when all else is done.
 pub(super) fn stop<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
@@ -60,7 +60,7 @@ pub(super) fn agree<R: Registers>(
         vlans: settings.vlans.clone(),
         leaves_tags: false,
         queues: settings.queues.unwrap_or(1),
-        max_len: longest(mailbox, settings.max_len, &[LONGEST, SHORT_FRAMES])?,
+        max_len: longest(mailbox, settings.max_len, &[LONGEST, SHORT_FRAMES], TAGS)?,
         warnings: Vec::new(),
     };
     steer::filter(mailbox, &mut agreed)?;

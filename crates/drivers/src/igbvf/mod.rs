@@ -25,7 +25,7 @@ use bywash_sys::function::{Function, Registers};
 pub use crate::intel::{Link, MailboxError, Multicast, NicError, VfSettings as Settings, VirtualFunction};
 
 use crate::igb::MAX_RING;
-use crate::intel::{VfDriver, open_vf};
+use crate::intel::{LONGEST, VfDriver, open_vf};
 
 /// Queue pairs that a function has.
 pub const MAX_QUEUES: u16 = 2;
@@ -56,6 +56,7 @@ fn driver<R: Registers>() -> VfDriver<R> {
         most_queues: MAX_QUEUES,
         most_ring: MAX_RING,
         most_moderation_us: 8191,
+        longest: LONGEST,
         stop: init::stop,
         agree: init::agree,
         prepare: rx::prepare,

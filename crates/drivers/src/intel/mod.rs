@@ -46,7 +46,7 @@ pub(crate) use settings::{FCS, LONGEST, Limits, capabilities, check_moderation, 
 pub(crate) use steer::{Addresses, RssRegisters, Steer, check_unicast};
 pub(crate) use ticker::{Ticker, lock};
 pub(crate) use tx::{TxParts, TxRing};
-pub(crate) use vf::{Agreed, SHORT_FRAMES, VfDriver, messages, open as open_vf};
+pub(crate) use vf::{Agreed, SHORT_FRAMES, TAGS, VfDriver, messages, open as open_vf};
 pub(crate) use vlans::Vlans;
 pub(crate) use watch::{Shared, Statistic, Statistics, Watch, clear as clear_counters};
 

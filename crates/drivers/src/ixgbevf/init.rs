@@ -74,7 +74,8 @@ pub(super) fn agree<R: Registers>(
         vlans: settings.vlans.clone(),
         leaves_tags,
         queues,
-        max_len: longest(mailbox, settings.max_len, &[SHORT_FRAMES])?,
+        // The NIC lets tags pass beyond that.
+        max_len: longest(mailbox, settings.max_len, &[SHORT_FRAMES], 0)?,
         warnings: Vec::new(),
     };
     steer::filter(mailbox, &mut agreed)?;

@@ -25,7 +25,7 @@ pub use crate::intel::{
     Link, MailboxError, Multicast, NicError, Rss, VfSettings as Settings, VirtualFunction,
 };
 
-use crate::intel::{VfDriver, open_vf};
+use crate::intel::{LONGEST, TAGS, VfDriver, open_vf};
 use crate::ixgbe::MAX_RING;
 
 /// Queue pairs that a function has at most.
@@ -57,6 +57,7 @@ fn driver<R: Registers>() -> VfDriver<R> {
         most_queues: MAX_QUEUES,
         most_ring: MAX_RING,
         most_moderation_us: 1022,
+        longest: LONGEST + TAGS,
         stop: init::stop,
         agree: init::agree,
         prepare: rx::prepare,

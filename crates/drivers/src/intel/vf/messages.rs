@@ -4,7 +4,7 @@ use bywash_hw::ixgbe::vf::message;
 use bywash_sys::function::Registers;
 
 use super::Agreed;
-use crate::intel::{FCS, Mailbox, Multicast, NicError, Post, check_unicast};
+use crate::intel::{FCS, LONGEST, Mailbox, Multicast, NicError, Post, check_unicast};
 
 /// Multicast groups that can be named.
 pub(crate) const MAX_GROUPS: usize = 30;
@@ -114,15 +114,16 @@ fn hash(group: [u8; 6], bits: u32) -> u32 {
 }
 
 /// Says how long packets may be, or, where nobody has said so, the first of `otherwise` that is let pass; this is what lets the function
-/// receive at all, so it is always said.
+/// receive at all, so it is always said. `tags` are the bytes of VLAN tags that the NIC counts, for which there must be room, too.
 pub(crate) fn longest<R: Registers>(
     mailbox: &mut Mailbox<R>,
     wanted: Option<usize>,
     otherwise: &[usize],
+    tags: usize,
 ) -> Result<usize, NicError> {
     let lengths = wanted.as_ref().map_or(otherwise, std::slice::from_ref);
     for &max_len in lengths {
-        let frame = u32::try_from(max_len + FCS).unwrap_or(u32::MAX);
+        let frame = u32::try_from((max_len + tags).min(LONGEST) + FCS).unwrap_or(u32::MAX);
         let words = [message::SET_LPE, frame];
         if mailbox.ask_whether(Post { name: "SET_LPE", words: &words, cure: "" })?.1 {
             return Ok(max_len);

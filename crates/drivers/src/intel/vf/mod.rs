@@ -28,8 +28,11 @@ use super::{
 };
 use control::{Control, port_link};
 
-/// Most bytes of a packet without FCS where long ones are not allowed.
+/// Most bytes of a packet without FCS and tags where long ones are not allowed.
 pub(crate) const SHORT_FRAMES: usize = 1514;
+
+/// Bytes of two VLAN tags: a packet may have them beyond the length that is agreed on.
+pub(crate) const TAGS: usize = 8;
 
 /// How the function is to be set up.
 #[derive(Clone, Debug)]
@@ -41,8 +44,8 @@ pub struct Settings {
     pub most_queues: u16,
     /// Descriptors in each ring: a power of two from 64 to 8192, of an 82576 to 4096.
     pub ring: u32,
-    /// Most bytes of a packet without FCS, both ways, 1514 to 9724. When `None`, 1514; of an 82576 the most that the physical function
-    /// lets pass.
+    /// Most bytes of a packet without FCS and VLAN tags, both ways, 1514 to 9724. When `None`, 1514; of an 82576 the most that the
+    /// physical function lets pass.
     pub max_len: Option<usize>,
     /// Whether it receives.
     pub receives: bool,
@@ -106,6 +109,7 @@ pub(crate) struct Agreed {
     /// The host has put the function into a VLAN. It puts the tag in, but does not take it out.
     pub(crate) leaves_tags: bool,
     pub(crate) queues: u16,
+    /// Most bytes of a packet without FCS and tags.
     pub(crate) max_len: usize,
     /// What was wished and is not given.
     pub(crate) warnings: Vec<String>,
@@ -139,6 +143,8 @@ pub(crate) struct VfDriver<R> {
     pub(crate) most_queues: u16,
     pub(crate) most_ring: u32,
     pub(crate) most_moderation_us: u32,
+    /// Most bytes of a packet without FCS, tags counted.
+    pub(crate) longest: usize,
     /// Makes it quiet: interrupts masked, queues off.
     pub(crate) stop: fn(&Bar<R>) -> Result<(), NicError>,
     /// Resets the function, and agrees with the physical one on all that the settings wish; where neither names an address, on
@@ -165,6 +171,7 @@ struct Shared<R> {
     /// As the function was opened: queues and lengths are those agreed on.
     settings: Settings,
     queues: u16,
+    /// Most bytes of a packet without FCS, tags counted.
     max_len: usize,
     /// Whether queues take tags out, and of which VLANs these are the packets' own, as it was agreed on last.
     strips: AtomicBool,
@@ -245,6 +252,7 @@ pub(crate) fn open<F: Function + 'static>(
     let agreed = (driver.agree)(&bar, &mut mailbox, settings, any_mac())?;
     allow_dma(&mut function)?;
     let Agreed { queues, max_len, .. } = agreed;
+    let max_len = (max_len + TAGS).min(driver.longest);
     let strips = AtomicBool::new(settings.strip_vlan || agreed.leaves_tags);
     let vlans = Arc::new(Vlans::new(&agreed.vlans));
     let memory = Memory::new(&mut function, arena, queues, settings.ring)?;

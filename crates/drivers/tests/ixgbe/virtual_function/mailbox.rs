@@ -23,7 +23,7 @@ fn every_version_of_the_messages_carries_packets() {
         let (mut near, mut far) = (end(&world, 0, &quiet(), arena), end(&world, 1, &quiet(), arena));
         assert_eq!(far.port.api(), version);
         assert_eq!(far.rx.len(), if old { 1 } else { 2 });
-        assert_eq!(far.port.capabilities().max_len, 1514);
+        assert_eq!(far.port.capabilities().max_len, 1522);
         // Without a question for it, only groups that are named are given.
         let groups_only = ["1.1", "1.0"].contains(&version);
         assert_eq!(far.port.warnings().len(), 1 + usize::from(groups_only), "{:?}", far.port.warnings());
@@ -152,7 +152,7 @@ fn what_the_host_does_not_allow_is_said() {
     let error =
         open(&world, 0, &Settings { max_len: Some(9000), ..quiet() }, arena).err().unwrap().to_string();
     assert!(error.contains("packets of 9000 bytes: the physical function does not let them pass"), "{error}");
-    assert_eq!(open(&world, 0, &quiet(), arena).unwrap().capabilities().max_len, 1514);
+    assert_eq!(open(&world, 0, &quiet(), arena).unwrap().capabilities().max_len, 1522);
 }
 
 #[test]

@@ -14,7 +14,7 @@ fn packets_of_every_length_arrive_in_order() {
     let settings = Settings { queues: Some(1), max_len: Some(9724), ..quiet() };
     let (mut near, mut far) = (end(&world, 0, &settings, arena), end(&world, 1, &settings, arena));
     assert_eq!((near.port.api(), near.port.mac(), far.port.mac()), ("1.5", Some(MACS[0]), Some(MACS[1])));
-    assert_eq!(near.port.capabilities().max_len, 9724);
+    assert_eq!(near.port.capabilities().max_len, 9732);
     far.receive(0, &mut pool);
     let frames: Vec<_> = [60, 64, 1500, 1514, 2048, 2049, 9000, 9724].map(|len| frame(len as u8, len)).into();
     for _ in 0..50 {
@@ -41,10 +41,29 @@ fn who_does_not_ask_for_long_packets_gets_none() {
     let mut near = end(&world, 0, &Settings { max_len: Some(9000), ..settings.clone() }, arena);
     let mut far = end(&world, 1, &settings, arena);
     let lengths = [&near, &far].map(|end| end.port.capabilities().max_len);
-    assert_eq!(lengths, [9000, 1514]);
+    assert_eq!(lengths, [9008, 1522]);
     far.receive(0, &mut pool);
     near.send([1514, 4000, 60].map(|len| packet(&frame(1, len), 2048, &mut pool)), &mut pool);
     assert_eq!(far.received(&mut pool), [frame(1, 1514), frame(1, 60)]);
+    near.close(&mut pool).unwrap();
+    far.close(&mut pool).unwrap();
+    no_violations(&world, 2);
+}
+
+#[test]
+fn a_tag_comes_on_top_of_the_length_that_is_agreed_on() {
+    let world = functions(2);
+    let (arena, mut pool) = memory(8192);
+    let settings = Settings { queues: Some(1), vlans: vec![9], ..quiet() };
+    let (mut near, mut far) = (end(&world, 0, &settings, arena), end(&world, 1, &settings, arena));
+    far.receive(0, &mut pool);
+    let untagged = frame(1, 1514);
+    let tagged = [&untagged[..12], &[0x81, 0, 0, 9], &untagged[12..]].concat();
+    near.send([packet(&tagged, 2048, &mut pool)], &mut pool);
+    assert_eq!(far.received(&mut pool), [tagged]);
+    // Longer ones are no packets of this MTU's.
+    near.send([packet(&frame(1, 1523), 2048, &mut pool)], &mut pool);
+    assert_eq!((near.tx[0].counters().packets, near.tx[0].counters().errors), (1, 1));
     near.close(&mut pool).unwrap();
     far.close(&mut pool).unwrap();
     no_violations(&world, 2);
