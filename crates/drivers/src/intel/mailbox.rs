@@ -173,6 +173,12 @@ impl<R: Registers> Mailbox<R> {
         }
     }
 
+    /// Directly before a reset of the function: what was said until now is no answer to it.
+    pub(crate) fn forget(&mut self) {
+        self.bar.get(self.control);
+        self.seen = 0;
+    }
+
     /// After a reset of the function: waits until the other side is ready for its messages, which are of the first version.
     pub(crate) fn wait_until_ready(&mut self) -> Result<(), MailboxError> {
         self.holds = false;

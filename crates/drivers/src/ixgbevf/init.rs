@@ -86,6 +86,7 @@ pub(super) fn agree<R: Registers>(
 /// The handshake: resets the function, waits for the physical one, and says so. Returns the address that it has for us, if it
 /// has one, and which bits its multicast filter takes.
 fn reset<R: Registers>(bar: &Bar<R>, mailbox: &mut Mailbox<R>) -> Result<(Option<[u8; 6]>, u32), NicError> {
+    mailbox.forget();
     bar.put(&VFCTRL, VFCTRL::RST.mask);
     bar.flush();
     // Ten milliseconds as after any reset; then it says itself when it is done.
@@ -141,4 +142,40 @@ fn granted<R: Registers>(mailbox: &mut Mailbox<R>) -> Result<(u16, bool), NicErr
 /// The largest power of two that is not larger.
 fn down(queues: u16) -> u16 {
     1 << queues.max(1).ilog2()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    use bywash_hw::ixgbe::vf::{VFMAILBOX, VFMBMEM};
+
+    use super::*;
+    use crate::intel::{MailboxError, News};
+
+    /// A mailbox that has said something before anybody asked, and says nothing more.
+    #[derive(Clone, Debug)]
+    struct Silent(Arc<AtomicU32>);
+
+    impl Registers for Silent {
+        fn read32(&self, offset: u32) -> u32 {
+            if offset == VFMAILBOX.offset() { self.0.swap(0, Relaxed) } else { 0 }
+        }
+
+        fn write32(&self, _: u32, _: u32) {}
+    }
+
+    #[test]
+    fn an_earlier_reset_that_is_done_is_no_answer_to_ours() {
+        for is_seen in [false, true] {
+            let bar = Bar::new(Silent(Arc::new(AtomicU32::new(VFMAILBOX::RSTD.mask))));
+            let mut mailbox = Mailbox::new(bar.clone(), &VFMAILBOX, &VFMBMEM, Duration::from_millis(1));
+            if is_seen {
+                assert_eq!(mailbox.news().unwrap(), News::Reset);
+            }
+            let error = reset(&bar, &mut mailbox).unwrap_err();
+            assert!(matches!(error, NicError::Mailbox(MailboxError::NotReady { .. })), "{error}");
+        }
+    }
 }
