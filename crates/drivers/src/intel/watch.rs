@@ -62,19 +62,24 @@ impl Counted {
             self.gone = true;
             return;
         }
-        self.seen.see(self.link.of(value));
-        let mut sums = self.sums.iter_mut();
-        for ((_, low, high), sum) in self.statistics.own.iter().zip(&mut sums) {
+        let mut counted = Vec::with_capacity(self.sums.len());
+        for (_, low, high) in self.statistics.own {
             // The low half first: the high one is kept meanwhile, and reading that clears both.
-            *sum += read(bar, low);
-            *sum += high.map_or(0, |high| read(bar, high) << 32);
+            let low = read(bar, low);
+            counted.push(low + high.map_or(0, |high| read(bar, high) << 32));
         }
         for (register, fields) in self.statistics.shared {
             let values: Vec<u32> = (0..register.count()).map(|index| bar.get_at(register, index)).collect();
-            for ((_, field), sum) in fields.iter().zip(&mut sums) {
-                *sum += values.iter().map(|value| u64::from(field.of(*value))).sum::<u64>();
-            }
+            let sum = |field: &Field| values.iter().map(|value| u64::from(field.of(*value))).sum::<u64>();
+            counted.extend(fields.iter().map(|(_, field)| sum(field)));
         }
+        // One that went away meanwhile has counted nothing: it read as ones.
+        if bar.is_gone() {
+            self.gone = true;
+            return;
+        }
+        self.seen.see(self.link.of(value));
+        self.sums.iter_mut().zip(counted).for_each(|(sum, more)| *sum += more);
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bywash_drivers::ixgbe::Settings;
 use bywash_drivers::port::{FdirFilters, Port};
+use bywash_models::ixgbe::Faults;
 use bywash_models::world::Shared;
 
 use crate::bed::{End, Transport, end, frame, ipv4, memory, no_violations, packet, quiet, world};
@@ -176,6 +177,21 @@ fn what_there_is_no_room_for_is_counted_by_what_was_missing() {
         end.close(&mut pool).unwrap();
         no_violations(&world, 1);
     }
+}
+
+#[test]
+fn a_device_that_goes_away_while_it_is_read_has_counted_no_ones() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let end = end(&world, 0, &quiet(), arena);
+    for removed_after in 1..=300 {
+        end.set_faults(Faults { removed_after, ..Faults::default() });
+        let counted = counted(&end);
+        assert!(counted.values().all(|value| *value <= 1), "{removed_after} reads: {counted:?}");
+        end.set_faults(Faults::default());
+    }
+    assert_counted(&end, &[("device_gone", 1)]);
+    end.close(&mut pool).unwrap();
 }
 
 #[test]

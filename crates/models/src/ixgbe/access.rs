@@ -18,6 +18,8 @@ const FIRMWARE_SYNC: u32 = 0x0000_03e0;
 impl Nic {
     /// Reads the register at `offset`.
     pub fn read32(&mut self, offset: u32) -> u32 {
+        self.faults.removed |= self.faults.removed_after == 1;
+        self.faults.removed_after = self.faults.removed_after.saturating_sub(1);
         if self.faults.removed {
             return u32::MAX;
         }

@@ -65,4 +65,6 @@ pub struct Faults {
     pub mailbox_versions_missing: usize,
     /// The device is gone: every read is all ones, every write is lost.
     pub removed: bool,
+    /// The device is gone after so many more reads; 0 is never.
+    pub removed_after: u32,
 }

@@ -134,16 +134,20 @@ impl<R: Registers> Shared<R> {
             }
             Ok(News::None) | Err(_) => {}
         }
-        control.see(port_link(&self.bar, &self.driver.link));
+        let link = port_link(&self.bar, &self.driver.link);
+        let now: Vec<_> = control.statistics.iter().map(|statistic| read(&self.bar, statistic)).collect();
+        // One that went away meanwhile has counted nothing: it read as ones.
+        if self.bar.is_gone() {
+            control.gone = true;
+            return;
+        }
+        control.see(link);
         control.lost |= self.failed.swap(false, Relaxed);
         if control.lost && self.epoch.load(Relaxed).is_multiple_of(2) {
             self.epoch.fetch_add(1, Relaxed);
         }
         if !control.lost {
-            for (counter, statistic) in control.sums.iter_mut().zip(control.statistics) {
-                let (now, bits) = read(&self.bar, statistic);
-                counter.see(now, bits);
-            }
+            control.sums.iter_mut().zip(now).for_each(|(counter, (now, bits))| counter.see(now, bits));
         } else {
             match self.agree_again(control) {
                 Ok(()) => control.lost = false,

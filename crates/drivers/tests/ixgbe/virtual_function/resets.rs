@@ -8,6 +8,7 @@ use bywash_drivers::port::frame::Batch;
 use bywash_hw::ixgbe::regs::RXDCTL;
 use bywash_hw::ixgbe::vf::{VFRDLEN, VFRXDCTL};
 use bywash_models::function::InProcess;
+use bywash_models::ixgbe::Faults;
 use bywash_sys::function::{Function, Registers};
 
 use super::{end, functions, quiet, set_faults, set_policy};
@@ -156,4 +157,20 @@ fn a_device_that_is_pulled_out_ends_nothing_but_itself() {
     let errors = end.close(&mut pool).unwrap_err();
     assert!(errors[0].starts_with("the device is gone"), "{errors:?}");
     assert_eq!((pool.free(), arena.orphaned()), (4096 - 128, 0), "whether it still writes nobody knows");
+}
+
+#[test]
+fn a_device_that_goes_away_while_it_is_read_has_counted_no_ones() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let end = end(&world, 0, &quiet(), arena);
+    for removed_after in 1..=40 {
+        set_faults(&world, 0, |faults| faults.removed_after = removed_after);
+        let counters = end.port.counters();
+        assert!(counters.iter().all(|counter| counter.value <= 1), "{removed_after} reads: {counters:?}");
+        set_faults(&world, 0, |faults| *faults = Faults::default());
+    }
+    assert_eq!((end.counter("device_gone"), end.counter("link_losses")), (1, 0));
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
 }
