@@ -168,6 +168,15 @@ impl Change {
         Ok(true)
     }
 
+    /// Takes the right to reach memory from a function that a program has driven without the kernel, and that nobody has by now.
+    pub(super) fn stop_dma(&self, bus: &Path) -> io::Result<()> {
+        let Self::Driver { device, set: None, .. } = self else { return Ok(()) };
+        let device = device.parse().ok().and_then(|address| Device::on(bus.into(), address));
+        let Some(device) = device.filter(|device| device.driver().is_none()) else { return Ok(()) };
+        let config = Config::open(&device)?;
+        if config.lock()? { config.forbid_dma() } else { Ok(()) }
+    }
+
     /// Undoes it; functions are those of the PCI bus that is shown in `bus`. `living` are the changes that somebody still wants.
     pub(super) fn undo(&self, bus: &Path, living: &[Record]) -> Result<Undone, StateError> {
         let function = |address: &str| Device::on(bus.into(), address.parse().ok()?);

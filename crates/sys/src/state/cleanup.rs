@@ -134,6 +134,11 @@ impl super::State {
                 Ok(records) => dead.push((file, records)),
             }
         }
+        // Before all else: what those programs had as memory is others' by now, and their NICs may still write there.
+        for record in dead.iter().flat_map(|(_, records)| records) {
+            // What fails is said when the record is undone.
+            record.change.stop_dma(&self.bus).ok();
+        }
         // The last change first, whoever made it.
         let mut order: Vec<(u64, usize, u64)> = Vec::new();
         for (place, (_, records)) in dead.iter().enumerate() {
@@ -185,4 +190,55 @@ pub(super) fn living(store: &Store, this: &Owner, own: &[Record]) -> Result<Vec<
     let others = files.iter().filter(|file| file.owner != *this && file.owner.lives());
     // A damaged file says nothing.
     Ok(others.filter_map(|file| file.load().ok()).flatten().chain(own.iter().cloned()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::pci::{BUS_MASTER, COMMAND, Config};
+    use crate::state::State;
+
+    /// A bus with a function that may do DMA, and that a program without the kernel has left.
+    fn left() -> (tempfile::TempDir, Device, State) {
+        let folder = tempfile::tempdir().unwrap();
+        let function = folder.path().join("devices/0000:01:00.0");
+        fs::create_dir_all(&function).unwrap();
+        fs::write(function.join("config"), [0; 64]).unwrap();
+        let state = State::on(folder.path().join("state"), folder.path().into()).unwrap();
+        let change = r#"{"kind":"driver","device":"0000:01:00.0","before":null,"reserved":null,"set":null}"#;
+        let file = folder.path().join("state").join(format!("{}-1.json", u32::MAX));
+        fs::write(file, format!(r#"{{"changes":[{{"id":1,"at":1,"change":{change}}}]}}"#)).unwrap();
+        let device = Device::all_on(folder.path()).remove(0);
+        Config::open(&device).unwrap().write(COMMAND, &BUS_MASTER.to_le_bytes()).unwrap();
+        (folder, device, Arc::into_inner(state).unwrap())
+    }
+
+    fn may_do_dma(device: &Device) -> bool {
+        let mut command = [0; 2];
+        Config::open(device).unwrap().read(COMMAND, &mut command).unwrap();
+        u16::from_le_bytes(command) & BUS_MASTER != 0
+    }
+
+    #[test]
+    fn a_dead_programs_nic_is_stopped_whatever_is_undone() {
+        let (_folder, device, state) = left();
+        let report = state.cleanup_of(Some(&|_, _| false)).unwrap();
+        assert_eq!((report.is_empty(), may_do_dma(&device)), (true, false));
+    }
+
+    #[test]
+    fn a_nic_that_somebody_has_by_now_is_not_stopped() {
+        let (_folder, device, state) = left();
+        let config = Config::open(&device).unwrap();
+        assert!(config.lock().unwrap());
+        state.cleanup_of(Some(&|_, _| false)).unwrap();
+        assert!(may_do_dma(&device), "another program has it");
+        drop(config);
+        std::os::unix::fs::symlink("../drivers/ixgbe", device.directory().join("driver")).unwrap();
+        state.cleanup_of(Some(&|_, _| false)).unwrap();
+        assert!(may_do_dma(&device), "the kernel has it");
+    }
 }
