@@ -90,13 +90,14 @@ impl State {
         let (place, ethtool) = (Place::of(interface)?, Ethtool::open()?);
         let now = ethtool.rss(interface)?.table;
         let others = self.others(&self.records());
+        let channels = channels(&ethtool, interface);
         let theirs = others.into_iter().find_map(|record| match record.change {
-            Change::RssTable { interface, before, set }
-                if interface == place && (set == now || is_in_turn(&now)) =>
-            {
-                Some(before)
+            Change::RssTable { interface, before, set } if interface == place => {
+                (set == now || is_drivers(&now, channels, &before)).then_some(before)
             }
-            Change::Steering { interface, table, .. } if interface == place && is_in_turn(&now) => table,
+            Change::Steering { interface, table, .. } if interface == place => {
+                table.filter(|before| is_drivers(&now, channels, before))
+            }
             _ => None,
         });
         let before = theirs.unwrap_or(now);
@@ -209,8 +210,8 @@ pub(super) fn put_table_back(
     set: &[u32],
 ) -> Result<Undone, StateError> {
     let now = ethtool.rss(name)?.table;
-    // Drivers that restart make a table of their own, all queues in turn: that is nobody's wish.
-    if now != before && now != set && !is_in_turn(&now) {
+    // What drivers make when they restart is nobody's wish.
+    if now != before && now != set && !is_drivers(&now, channels(ethtool, name), before) {
         let line = format!("the RSS table of {name} is another by now: somebody else has changed it since");
         return Ok(Undone::LeftAlone(line));
     }
@@ -223,9 +224,26 @@ pub(super) fn put_table_back(
     Ok(Undone::Back(format!("the RSS table of {name} is as it was")))
 }
 
+/// How many queues an interface receives by; `None` when its driver does not tell.
+pub(super) fn channels(ethtool: &Ethtool, name: &str) -> Option<u32> {
+    ethtool.channels(name).ok().map(|channels| channels.rx)
+}
+
+/// Whether a table is one that a driver makes when it starts: all queues in turn, or, where it spreads packets over fewer than there are,
+/// as many as the table had that was seen first.
+pub(super) fn is_drivers(table: &[u32], channels: Option<u32>, first: &[u32]) -> bool {
+    let queues = queues(table);
+    is_in_turn(table) && (table.is_empty() || Some(queues) == channels || queues == self::queues(first))
+}
+
+/// How many queues a table is for, with those that it leaves out.
+fn queues(table: &[u32]) -> u32 {
+    table.iter().max().map_or(0, |last| last.saturating_add(1))
+}
+
 /// Whether a table has queues in turn, from 0 on.
-pub(super) fn is_in_turn(table: &[u32]) -> bool {
-    let queues = table.iter().max().map_or(1, |last| last.saturating_add(1));
+fn is_in_turn(table: &[u32]) -> bool {
+    let queues = queues(table).max(1);
     (0..).zip(table).all(|(place, queue): (u32, &u32)| place % queues == *queue)
 }
 
@@ -304,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drivers_own_table_is_known() {
+    fn queues_in_turn_are_known() {
         for (table, is_own) in [
             (&[0, 1, 2, 0, 1, 2, 0, 1][..], true),
             (&[0, 0, 0], true),
@@ -315,6 +333,27 @@ mod tests {
             (&[0, 2, 1, 0, 2, 1], false),
         ] {
             assert_eq!(is_in_turn(table), is_own, "{table:?}");
+        }
+    }
+
+    #[test]
+    fn a_drivers_own_table_is_told_from_one_that_somebody_has_set() {
+        let four = [0, 1, 2, 3, 0, 1, 2, 3];
+        // As by `ethtool -X eth1 equal 2`.
+        let two = [0, 1, 0, 1, 0, 1, 0, 1];
+        for (table, channels, first, is_own) in [
+            (&four[..], Some(4), &[1, 1, 1][..], true),
+            (&two, Some(4), &four, false),
+            (&two, Some(2), &four, true),
+            // The driver spreads over fewer than there are.
+            (&four, Some(63), &[3, 2, 1], true),
+            (&two, Some(63), &four, false),
+            (&two, None, &four, false),
+            (&[1, 1, 1], Some(2), &[1, 1, 1], false),
+            (&[], Some(4), &four, true),
+            (&four, Some(63), &[], false),
+        ] {
+            assert_eq!(is_drivers(table, channels, first), is_own, "{table:?}, {channels:?}, {first:?}");
         }
     }
 }

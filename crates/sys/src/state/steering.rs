@@ -135,13 +135,10 @@ fn is_ours(place: &Place, spec: &FlowSpec, records: &[Record]) -> bool {
     records.iter().any(is_it)
 }
 
-/// The RSS table, when it is not what every driver begins with: all queues in turn.
+/// The RSS table, when it is not what every driver begins with: all queues in turn. Over fewer, it may be somebody's wish.
 fn own_table(ethtool: &Ethtool, name: &str) -> Option<Vec<u32>> {
     let table = ethtool.rss(name).ok()?.table;
-    let in_use = table.iter().max().map_or(0, |last| last.saturating_add(1));
-    let is_all = ethtool.channels(name).is_ok_and(|channels| channels.rx == in_use);
-    let is_plain = table.is_empty() || is_all && network::is_in_turn(&table);
-    (!is_plain).then_some(table)
+    (!network::is_drivers(&table, network::channels(ethtool, name), &[])).then_some(table)
 }
 
 /// Adds the rules that an interface lacks, and puts its RSS table back where no living process has set one.
