@@ -20,6 +20,39 @@ fn read(world: &Shared, register: &Register, index: u32) -> u32 {
 }
 
 #[test]
+fn what_an_earlier_driver_has_left_in_tables_is_gone() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let tables = [&MTA, &VFTA, &PFUTA, &PFVLVF, &PFVLVFB, &FTQF, &ETQF];
+    world.with(0, |device| {
+        for register in tables.into_iter().chain([&RAL, &RAH, &MPSAR, &SAQF, &DAQF, &SDPQF, &L34TIMIR]) {
+            (0..register.count()).for_each(|index| device.nic.write32(register.at(index), u32::MAX));
+        }
+        device.nic.violations();
+    });
+    let settings = Settings { promiscuous: false, multicast: Multicast::None, ..quiet() };
+    let mut end = end(&world, 0, &settings, arena);
+    for register in tables {
+        let left = (0..register.count()).find(|index| read(&world, register, *index) != 0);
+        assert_eq!(left, None, "{}", register.name);
+    }
+    let is_valid = |index: &u32| read(&world, &RAH, *index) & RAH::AV.mask != 0;
+    assert_eq!((0..RAH.count()).filter(is_valid).collect::<Vec<_>>(), [0]);
+    let pools: Vec<_> = (0..MPSAR.count()).filter(|index| read(&world, &MPSAR, *index) != 0).collect();
+    assert_eq!((pools, read(&world, &MPSAR, 0)), (vec![0], 1));
+    end.receive(0, &mut pool);
+    // To another, and to the NIC.
+    for last in [9, 1] {
+        let mut bytes = frame(0, 60);
+        bytes[5] = last;
+        world.with(0, |device| device.nic.receive(bytes, true));
+    }
+    assert_eq!(end.received(&mut pool).len(), 1);
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
 fn the_registers_are_as_the_datasheet_wants_them() {
     let world = world(1);
     let (arena, mut pool) = memory(4096);

@@ -29,7 +29,7 @@ mod strict;
 mod tx;
 mod virtual_function;
 
-use bywash_hw::ixgbe::regs::{self, CTRL, RXDCTL, STATUS, TXDCTL};
+use bywash_hw::ixgbe::regs::{self, CTRL, FTQF, RXDCTL, STATUS, TXDCTL};
 use bywash_hw::ixgbe::{BAR_SIZE, Chip, QUEUES, RESET_QUIET_US, VECTORS, vf};
 use bywash_hw::pci::{INTEL, Media, known};
 use bywash_hw::reg::Register;
@@ -118,6 +118,26 @@ pub struct Observed {
     /// Rules broken.
     pub violations: u64,
 }
+
+/// What CTRL.RST leaves as it is: the semaphores, and the tables that drivers must empty themselves.
+const KEPT: [&Register; 16] = [
+    &regs::SWSM,
+    &regs::SW_FW_SYNC,
+    &regs::MTA,
+    &regs::VFTA,
+    &regs::PFUTA,
+    &regs::PFVLVF,
+    &regs::PFVLVFB,
+    &regs::MPSAR,
+    &regs::RAL,
+    &regs::RAH,
+    &FTQF,
+    &regs::SAQF,
+    &regs::DAQF,
+    &regs::SDPQF,
+    &regs::L34TIMIR,
+    &regs::ETQF,
+];
 
 /// The place behind `head` in a ring, also when software has set a head outside it.
 #[inline]
@@ -220,7 +240,7 @@ impl Nic {
 
     /// Function level reset: all as after power-on. Faults, what was observed and time stay.
     pub fn function_reset(&mut self) {
-        self.reset();
+        self.reset(&[]);
         self.bus_master = false;
         self.quiet_until = self.now;
         self.file.put(&CTRL, 0);
@@ -286,16 +306,19 @@ impl Nic {
         }
     }
 
-    /// CTRL.RST or CTRL.LRST was written.
-    fn reset(&mut self) {
-        let semaphores = (self.file.one(&regs::SWSM), self.file.one(&regs::SW_FW_SYNC));
-        self.file = File::new();
-        self.file.put(&regs::SWSM, semaphores.0);
-        self.file.put(&regs::SW_FW_SYNC, semaphores.1);
+    /// All as after power-on, but for the registers in `kept`.
+    fn reset(&mut self, kept: &[&Register]) {
+        let before = std::mem::replace(&mut self.file, File::new());
+        for register in kept {
+            (0..register.count()).for_each(|i| self.file.set(register, i, before.get(register, i)));
+        }
         self.interrupts = Interrupts::new();
         self.flow_director = FlowDirector::default();
         self.rss = Toeplitz::default();
         (self.rx, self.tx) = (Receiver::default(), Transmitter::new());
+        for filter in 0..FTQF.count() {
+            self.rx.set_five_tuple(filter, FTQF::QUEUE_ENABLE.is_set(self.file.get(&FTQF, filter)));
+        }
         (self.pfqde, self.starting) = (0, (0, 0));
         self.power_on_values();
         self.drop_phy_command();
