@@ -70,6 +70,11 @@ pub(super) fn reset<R: Registers>(bar: &Bar<R>) -> Result<(), NicError> {
     mask_interrupts(bar);
     // Clears causes.
     bar.get(&ICR);
+    // The first ones are on after a reset, and rings are not to be set meanwhile. As long as Linux waits.
+    bar.fill(&RXDCTL, 0);
+    bar.fill(&TXDCTL, 0);
+    bar.flush();
+    sleep(Duration::from_millis(10));
     // Tell the firmware that a driver is there.
     bar.change(&CTRL_EXT, 0, CTRL_EXT::DRV_LOAD.mask);
     Ok(())

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use bywash_frame::Stride;
 use bywash_hw::igb::regs::{
-    CTRL, CTRL_EXT, EEC, EERD, MDIC, RAH, RAL, RQDPC, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TXDCTL,
+    CTRL, CTRL_EXT, EEC, EERD, MDIC, RAH, RAL, RDLEN, RQDPC, RXDCTL, STATUS, SW_FW_SYNC, SWSM, TCTL, TDLEN,
+    TXDCTL,
 };
 use bywash_hw::ixgbe::eeprom::{CHECKSUM_SUM, CHECKSUM_WORD};
 use bywash_hw::pci::config;
@@ -33,6 +34,8 @@ struct Board {
     gone: bool,
     /// How often it was reset from outside.
     resets: Arc<Mutex<u32>>,
+    /// What was written too early.
+    early: Arc<Mutex<Vec<&'static str>>>,
 }
 
 impl Board {
@@ -49,7 +52,19 @@ impl Board {
             stuck: stuck.to_vec(),
             gone: false,
             resets: Arc::default(),
+            early: Arc::default(),
         }
+    }
+
+    /// A write that is not to come yet, while the first queues are on, or while they are off.
+    fn check(&self, offset: u32, value: u32) {
+        let on = |control: &Register| self.get(control) & RXDCTL::ENABLE.mask != 0;
+        let early = [
+            ("RDLEN", offset == RDLEN.offset() && on(&RXDCTL)),
+            ("TDLEN", offset == TDLEN.offset() && on(&TXDCTL)),
+            ("TCTL", offset == TCTL.offset() && TCTL::EN.is_set(value) && !on(&TXDCTL)),
+        ];
+        self.early.lock().unwrap().extend(early.iter().filter(|(_, early)| *early).map(|(name, _)| *name));
     }
 
     fn get(&self, register: &Register) -> u32 {
@@ -79,12 +94,16 @@ impl Registers for Board {
     }
 
     fn write32(&self, offset: u32, value: u32) {
+        self.check(offset, value);
         let value = match offset {
             at if at == CTRL.offset() => {
                 // A reset that never ends has no other effect either.
                 let resets = CTRL::RST.is_set(value)
                     && !self.stuck.iter().any(|(register, ..)| register.name == "CTRL");
                 let value = if resets { 0 } else { value & !CTRL::RST.mask };
+                if resets {
+                    [&RXDCTL, &TXDCTL].iter().for_each(|control| self.put(control, RXDCTL::ENABLE.mask));
+                }
                 self.put(&STATUS, STATUS::GIO_MASTER_EN.with(u32::from(!CTRL::GIO_DIS.is_set(value))));
                 value
             }
@@ -180,10 +199,18 @@ fn each_bit_that_is_stuck_is_an_error_that_names_its_register() {
 #[test]
 fn a_nic_without_stuck_bits_opens_and_gives_its_semaphores_back() {
     let board = Board::new(&[]);
-    let mut port = open(board.clone(), PortName::Null, &settings(), arena()).unwrap();
-    assert_eq!((port.mac(), port.queues().len()), (Some([2, 0, 0, 0, 0, 7]), 1));
+    let arena = arena();
+    let mut port = open(board.clone(), PortName::Null, &settings(), arena).unwrap();
+    let mut queues = port.queues();
+    assert_eq!((port.mac(), queues.len()), (Some([2, 0, 0, 0, 0, 7]), 1));
+    let early = board.early.lock().unwrap().clone();
+    assert_eq!(early, [""; 0]);
+    assert!(TCTL::EN.is_set(board.get(&TCTL)));
     assert_eq!((board.get(&SWSM), board.get(&SW_FW_SYNC)), (0, 0));
     assert_eq!(board.get(&CTRL_EXT), CTRL_EXT::DRV_LOAD.mask);
+    let begun = Instant::now();
+    queues.remove(0).tx.unwrap().close(&mut arena.pool(64).unwrap());
+    assert!(begun.elapsed() >= Duration::from_millis(10), "what it had begun to send is sent");
     Box::new(port).close().unwrap();
     assert_eq!(board.get(&STATUS), 0, "no more requests on the bus");
     assert_eq!(board.get(&CTRL_EXT), 0, "the firmware knows that the driver has gone");

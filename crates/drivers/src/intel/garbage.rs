@@ -11,7 +11,7 @@ use bywash_sys::function::{DeviceAddresses, Registers};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Bar, RingParts, RxErrors, RxParts, RxRing, Switch, TxParts, TxRing};
+use super::{Bar, REST, RingParts, RxErrors, RxParts, RxRing, Switch, TxParts, TxRing};
 
 const RING: u32 = 64;
 const FRAMES: usize = 512;
@@ -32,7 +32,7 @@ impl Registers for Zero {
 fn ring(arena: &'static Arena) -> (RingParts<Zero>, Descriptors) {
     let buffer = DmaBuffer::new(RING as usize * 16).unwrap();
     let [descriptors, of_device] = [0, 1].map(|_| buffer.descriptors(0, RING).unwrap());
-    let switch = Switch { offset: 0, name: ("none", 0), enable: 1 };
+    let switch = Switch { offset: 0, name: ("none", 0), enable: 1, rest: REST };
     let addresses = DeviceAddresses::Linear(0);
     (RingParts { bar: Bar::new(Zero), descriptors, tail: 0, switch, arena, addresses }, of_device)
 }

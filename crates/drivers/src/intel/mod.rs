@@ -39,7 +39,7 @@ pub(crate) use mailbox::{Mailbox, News, Post};
 pub(crate) use memory::Memory;
 pub(crate) use physical::{Driver, Prepared};
 pub(crate) use power::{allow_dma, before_reset, identify, power_up, retire};
-pub(crate) use queue::{RxRegisters, TxRegisters, start_all};
+pub(crate) use queue::{REST, RxRegisters, TxRegisters, start_all};
 pub(crate) use rx::{RxErrors, RxParts, RxRing, Wake};
 pub(crate) use semaphore::Semaphore;
 pub(crate) use settings::{FCS, LONGEST, Limits, capabilities, check_moderation, check_ring};
@@ -49,6 +49,8 @@ pub(crate) use tx::{TxParts, TxRing};
 pub(crate) use vf::{Agreed, SHORT_FRAMES, TAGS, VfDriver, messages, open as open_vf};
 pub(crate) use vlans::Vlans;
 pub(crate) use watch::{Shared, Statistic, Statistics, Watch, clear as clear_counters};
+
+use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_sys::dma::Descriptors;
@@ -63,6 +65,8 @@ pub(crate) struct Switch {
     pub(crate) name: (&'static str, u32),
     /// The enable bit.
     pub(crate) enable: u32,
+    /// How long what the queue had begun may go on after that.
+    pub(crate) rest: Duration,
 }
 
 /// What both kinds of rings are made of.

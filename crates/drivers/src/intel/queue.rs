@@ -4,6 +4,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bywash_frame::FRAME_DATA;
 use bywash_hw::ixgbe::desc::DESCTYPE_ADVANCED;
@@ -55,7 +56,12 @@ pub(crate) struct TxRegisters {
     pub(crate) thresholds: u32,
     /// See [`TxParts::names_context`].
     pub(crate) names_context: bool,
+    /// See [`Switch::rest`].
+    pub(crate) rest: Duration,
 }
+
+/// What a queue of an 82599 had begun to write is written after so long, says the datasheet.
+pub(crate) const REST: Duration = Duration::from_micros(100);
 
 impl RxRegisters {
     /// A ring for a queue, which is still off. Without a bell its worker polls; a virtual function's is told its VLANs.
@@ -67,7 +73,8 @@ impl RxRegisters {
         bell: Option<OwnedFd>,
         vlans: Option<Arc<Vlans>>,
     ) -> Result<RxRing<R>, NicError> {
-        let ring = memory.ring(bar.clone(), 2 * queue, self.tail.at(queue), switch(self.control, queue))?;
+        let ring =
+            memory.ring(bar.clone(), 2 * queue, self.tail.at(queue), switch(self.control, queue, REST))?;
         let unmask = (self.unmask.at(queue / 32), 1 << (queue % 32));
         let wake = bell.map(|bell| Wake { bell, unmask });
         Ok(RxRing::new(RxParts { ring, wake, errors: self.errors, vlans }))
@@ -108,8 +115,12 @@ impl TxRegisters {
         queue: u32,
         max_len: usize,
     ) -> Result<TxRing<R>, NicError> {
-        let ring =
-            memory.ring(bar.clone(), 2 * queue + 1, self.tail.at(queue), switch(self.control, queue))?;
+        let ring = memory.ring(
+            bar.clone(),
+            2 * queue + 1,
+            self.tail.at(queue),
+            switch(self.control, queue, self.rest),
+        )?;
         Ok(TxRing::new(TxParts { ring, max_len, names_context: self.names_context }))
     }
 
@@ -134,8 +145,8 @@ impl TxRegisters {
 /// Both kinds' enable bit is the same one.
 const _: () = assert!(RXDCTL::ENABLE.mask == TXDCTL::ENABLE.mask);
 
-fn switch(control: &Register, queue: u32) -> Switch {
-    Switch { offset: control.at(queue), name: (control.name, queue), enable: RXDCTL::ENABLE.mask }
+fn switch(control: &Register, queue: u32, rest: Duration) -> Switch {
+    Switch { offset: control.at(queue), name: (control.name, queue), enable: RXDCTL::ENABLE.mask, rest }
 }
 
 fn put_base<R: Registers>(

@@ -414,8 +414,7 @@ pub(super) fn close_ring<R: Registers>(bar: &Bar<R>, switch: Switch, frames: Rin
     let off = Wait::clear(switch.enable, SHORT, "the queue does not stop");
     match bar.wait_offset(switch.offset, switch.name, off) {
         Ok(_) => {
-            // What it had begun to write is written by then (100 µs, says the 82599's datasheet).
-            std::thread::sleep(std::time::Duration::from_micros(100));
+            std::thread::sleep(switch.rest);
             frames.recover(pool);
         }
         // Whether it still writes can't be known.

@@ -371,6 +371,7 @@ mod tests {
     use bywash_sys::dma::DmaBuffer;
 
     use super::*;
+    use crate::intel::REST;
 
     /// Registers that are all 0; it is counted how often one is written.
     #[derive(Clone, Debug, Default)]
@@ -394,7 +395,7 @@ mod tests {
             let buffer = DmaBuffer::new(128 * 16).unwrap();
             let [descriptors, of_device] = [0, 1].map(|_| buffer.descriptors(0, 128).unwrap());
             let (registers, addresses) = (Counting::default(), DeviceAddresses::Linear(0));
-            let switch = Switch { offset: 0, name: ("none", 0), enable: 1 };
+            let switch = Switch { offset: 0, name: ("none", 0), enable: 1, rest: REST };
             let bar = Bar::new(registers.clone());
             let ring = RingParts { bar, descriptors, tail: 0, switch, arena, addresses };
             let mut tx = TxRing::new(TxParts { ring, max_len: 1514, names_context: false });

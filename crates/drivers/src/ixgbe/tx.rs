@@ -7,7 +7,7 @@ use bywash_hw::ixgbe::regs::{
 use bywash_sys::function::Registers;
 
 use super::ALL_QUEUES;
-use crate::intel::{Bar, FCS, Settings, TxRegisters};
+use crate::intel::{Bar, FCS, REST, Settings, TxRegisters};
 
 /// Bytes of the packet buffer: all of it, because there is one.
 const PACKET_BUFFER: u32 = 160 * 1024;
@@ -48,6 +48,7 @@ pub(super) const QUEUES: TxRegisters = TxRegisters {
     control: &TXDCTL,
     thresholds: THRESHOLDS,
     names_context: false,
+    rest: REST,
 };
 
 /// Virtual functions have the same.

@@ -2,7 +2,7 @@
 
 use bywash_hw::ixgbe::vf::{VFTDBAH, VFTDBAL, VFTDH, VFTDLEN, VFTDT, VFTDWBAH, VFTDWBAL, VFTXDCTL};
 
-use crate::intel::TxRegisters;
+use crate::intel::{REST, TxRegisters};
 use crate::ixgbe::THRESHOLDS;
 
 /// Its queues.
@@ -15,4 +15,5 @@ pub(super) const QUEUES: TxRegisters = TxRegisters {
     control: &VFTXDCTL,
     thresholds: THRESHOLDS,
     names_context: true,
+    rest: REST,
 };

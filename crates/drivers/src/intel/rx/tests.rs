@@ -6,6 +6,7 @@ use bywash_frame::{Arena, Stride};
 use bywash_sys::dma::DmaBuffer;
 
 use super::*;
+use crate::intel::REST;
 
 const RING: u32 = 64;
 const FRAMES: usize = 256;
@@ -29,7 +30,8 @@ fn ring(vlans: Option<Arc<Vlans>>) -> (RxRing<Counting>, Descriptors, Pool, Coun
     let arena = Arena::new(vec![0; Stride::Packed.memory_for(FRAMES)]).unwrap();
     let buffer = DmaBuffer::new(RING as usize * 16).unwrap();
     let [descriptors, of_device] = [0, 1].map(|_| buffer.descriptors(0, RING).unwrap());
-    let (registers, switch) = (Counting::default(), Switch { offset: 0, name: ("none", 0), enable: 1 });
+    let (registers, switch) =
+        (Counting::default(), Switch { offset: 0, name: ("none", 0), enable: 1, rest: REST });
     let (bar, addresses) = (Bar::new(registers.clone()), DeviceAddresses::Linear(0));
     let ring = RingParts { bar, descriptors, tail: 0, switch, arena, addresses };
     let ring = RxRing::new(RxParts { ring, wake: None, errors: RxErrors::IGB, vlans });
