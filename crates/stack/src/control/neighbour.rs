@@ -30,7 +30,8 @@ const ASKED: usize = LIMIT / 2;
 /// News of neighbours that do not answer and of those that age and are forgotten come at multiples of this, together. Each costs every stack
 /// a new snapshot, and who scans a link, however slowly, must not set the pace of that (RFC 6583).
 const TOGETHER: Duration = Duration::from_millis(100);
-/// What neighbours may tell of themselves unasked, that they are there or somewhere else: as many at once as a link may wake up with, and how long one more takes.
+/// What neighbours may tell of themselves unasked, that they are there or somewhere else: as many at once as a link may wake up
+/// with, and how long one more takes.
 /// Each costs every stack a new snapshot, and who makes up neighbours must not set the pace of that.
 const NEWS: u32 = 256;
 const NEWS_REFILL: Duration = Duration::from_millis(10);
