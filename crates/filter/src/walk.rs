@@ -187,19 +187,23 @@ impl Walk {
 
     fn transport(self, packet: &[u8], start: Start) -> Option<u32> {
         let (mut protocol, mut at, mut flags) = start.header(packet)?;
-        for _ in 0..MOST_HEADERS {
-            let link = links(&self).iter().find(|(known, _)| *known == protocol).map(|(_, link)| *link);
-            let (Some(link), 0) = (link, flags & Transport::LATER) else {
-                let at = u32::try_from(at).ok().filter(|at| *at <= Transport::OFFSET)?;
-                return Some(flags | u32::from(protocol) << Transport::PROTOCOL_SHIFT | at);
-            };
+        let link =
+            |protocol| links(&self).iter().find(|(known, _)| *known == protocol).map(|(_, link)| *link);
+        let mut passed = 0;
+        while let (Some(link), 0) = (link(protocol), flags & Transport::LATER) {
             if link == Link::Fragment {
                 let [high, low] = *packet.get(at + 2..)?.first_chunk()?;
                 flags = fragment_flags(u16::from_be_bytes([high, low]), 0xfff8, 1);
             }
             (protocol, at) = (*packet.get(at)?, at + link.length(*packet.get(at + 1)?));
+            passed += 1;
+            // Behind the header of a later fragment there is none to look for.
+            if passed == MOST_HEADERS && flags & Transport::LATER == 0 {
+                return None;
+            }
         }
-        None
+        let at = u32::try_from(at).ok().filter(|at| *at <= Transport::OFFSET)?;
+        Some(flags | u32::from(protocol) << Transport::PROTOCOL_SHIFT | at)
     }
 }
 

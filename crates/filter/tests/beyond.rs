@@ -179,6 +179,49 @@ fn the_never_take_list_saves_what_a_machine_lives_by() {
     assert!(!NeverTake::default().expression().matches(&frame(&[IS_V4, &v4(6, 0), PORTS])));
 }
 
+/// An expression for the matcher and for the kernel.
+struct Both {
+    text: String,
+    expression: Expression,
+    program: Program,
+}
+
+impl Both {
+    fn new(text: String) -> Self {
+        let expression = read(&text);
+        let program = verdict_program(&expression, 1, 2).unwrap().to_words();
+        let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name: "beyond", instructions: &program };
+        let program = Program::load(&spec).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        Self { text, expression, program }
+    }
+
+    /// Whether both say that a packet matches.
+    fn match_both(&self, packet: &[u8]) -> bool {
+        let output = self.program.test_run(&TestInput { packet, ..TestInput::default() }).unwrap();
+        assert_eq!(output.verdict == 1, self.expression.matches(packet), "{}\n{packet:02x?}", self.text);
+        output.verdict == 1
+    }
+}
+
+#[test]
+fn the_longest_chains_mean_the_same_to_the_matcher_and_to_the_kernel() {
+    if !rustix::process::geteuid().is_root() {
+        return skip("bpf(2) needs root");
+    }
+    let [any, later] = ["l4 proto 17", "fragment later"].map(|text| Both::new(text.into()));
+    for (before, field, is_any) in
+        [(62, 0, true), (63, 0, false), (62, 8, true), (63, 8, true), (64, 8, false), (63, 1, false)]
+    {
+        let chain = [vec![60; before], vec![44, 17]].concat();
+        let mut headers = v6(&chain);
+        let at = headers.len() - 5;
+        headers[at] = field;
+        let packet = frame(&[IS_V6, &headers, PORTS]);
+        assert_eq!(any.match_both(&packet), is_any, "{field} behind {before}");
+        assert_eq!(later.match_both(&packet), is_any && field == 8, "{field} behind {before}");
+    }
+}
+
 #[test]
 fn ours_mean_the_same_to_the_matcher_and_to_the_kernel() {
     if !rustix::process::geteuid().is_root() {
@@ -187,19 +230,12 @@ fn ours_mean_the_same_to_the_matcher_and_to_the_kernel() {
     let mut random = Random::new(3);
     let (mut pairs, mut matched) = (0, 0);
     for _ in 0..120 {
-        let text = random::expression::ours(&mut random);
-        let expression = read(&text);
-        let program = verdict_program(&expression, 1, 2).unwrap().to_words();
-        let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name: "beyond", instructions: &program };
-        let program = Program::load(&spec).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        let both = Both::new(random::expression::ours(&mut random));
         for _ in 0..200 {
             let packet = packet(&mut random);
             if packet.len() >= 14 {
-                let output =
-                    program.test_run(&TestInput { packet: &packet, ..TestInput::default() }).unwrap();
-                assert_eq!(output.verdict == 1, expression.matches(&packet), "{text}\n{packet:02x?}");
                 pairs += 1;
-                matched += usize::from(output.verdict == 1);
+                matched += usize::from(both.match_both(&packet));
             }
         }
     }
