@@ -404,7 +404,12 @@ mod tests {
     #[test]
     fn what_no_flow_says_is_named() {
         let other = vec![Beside::OtherTypes];
-        for text in ["arp", "vlan 7 and udp", "ether src 02:00:00:00:00:01 and not ip and not ip6"] {
+        for text in [
+            "arp",
+            "vlan 7 and udp",
+            "ether src 02:00:00:00:00:01 and not ip and not ip6",
+            "ether[12:2] > 0xf800",
+        ] {
             assert_eq!(flows(text), (vec![], other.clone()), "{text}");
         }
         assert_eq!(flows("arp or ip"), (vec!["ip4".into()], other.clone()));

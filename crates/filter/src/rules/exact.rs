@@ -152,6 +152,7 @@ mod tests {
             ("vlan 7 and ip and udp dst port 53", &["udp4 dst-port 53 vlan 7"]),
             ("vlan 7 and (ip and tcp)", &["tcp4 vlan 7"]),
             ("ether proto 0x88cc", &["0x88cc"]),
+            ("ether proto 0x88b8 or 0x88b9 or 0x88ba", &["0x88b8", "0x88b9", "0x88ba"]),
             ("arp or icmp", &["0x0806", "ip4 l4proto 1"]),
         ] {
             let (mut told, mut says) = (told(text).unwrap(), says.to_vec());
@@ -183,6 +184,8 @@ mod tests {
             ("vlan 7", OTHER_TYPES, Some("vlan 7 and ip")),
             ("vlan 7 and arp", OTHER_TYPES, None),
             ("ether src 02:00:00:00:00:01", OTHER_TYPES, None),
+            ("arp or ether[12:2] < 0x600", OTHER_TYPES, None),
+            ("ether[12:2] > 0xf800", OTHER_TYPES, None),
             (
                 "ip and udp and len > 400",
                 "it asks for more than addresses, protocols and ports: a NIC would take all of 'udp4'",
