@@ -71,6 +71,8 @@ fn each_wrong_expression_is_refused_for_its_own_reason() {
         ("host 2:0:0:0:0:1", 0, "is an Ethernet address", "ether host"),
         ("host nowhere.invalid", 5, "no address is known for the host 'nowhere.invalid'", ""),
         ("ip proto 256", 9, "256 is no protocol number", ""),
+        ("l4 proto 300", 9, "300 is no protocol number", ""),
+        ("l4 proto 65542", 9, "65542 is no protocol number", ""),
         ("ether proto 65536", 12, "65536 is no EtherType", ""),
         ("tcp proto 6", 0, "'tcp proto' is not known", ""),
         ("vlan 4096", 5, "4096 is too great for a VLAN identifier", ""),

@@ -60,6 +60,7 @@ impl Parser<'_> {
         let at = self.here();
         let word = self.word();
         self.next += 1;
+        let value_at = self.here();
         let test = match word {
             Some("port") => TransportTest::Port(layer, self.id("'l4 port'")?),
             Some("portrange") => TransportTest::PortRange(layer, self.id("'l4 portrange'")?),
@@ -71,7 +72,7 @@ impl Parser<'_> {
                     .cure("as in 'l4 tcp dst port 443'"));
             }
         };
-        Ok(Primitive::Transport(direction, test))
+        Ok(Primitive::Transport(direction, test, value_at))
     }
 
     fn fragments(&mut self) -> Fragments {

@@ -56,8 +56,8 @@ pub(crate) enum Primitive {
     Llc(Llc),
     /// Ours: the rest looks behind any number of VLAN tags.
     AnyVlan,
-    /// Ours: `l4 ...`, ports and protocols behind IPv6 extension headers.
-    Transport(Direction, TransportTest),
+    /// Ours: `l4 ...`, ports and protocols behind IPv6 extension headers. The number is where the value stands.
+    Transport(Direction, TransportTest, usize),
     /// Ours: `fragment`, `fragment first`, `fragment later`.
     Fragment(Fragments),
 }

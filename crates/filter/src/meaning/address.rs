@@ -334,7 +334,7 @@ fn within(address: u32, mask: u32) -> Result<V4, Wrong> {
     Ok(V4 { address, mask })
 }
 
-fn protocol_byte(number: u32) -> Result<u8, Wrong> {
+pub(super) fn protocol_byte(number: u32) -> Result<u8, Wrong> {
     u8::try_from(number)
         .map_err(|_| Wrong::new(format!("{number} is no protocol number: 255 is the greatest")))
 }

@@ -70,7 +70,9 @@ impl Reader<'_> {
             Primitive::PppoeSession(session) => self.link.pppoe_session(*session),
             Primitive::Llc(kind) => self.link.llc(*kind),
             Primitive::AnyVlan => self.link.any_vlan(),
-            Primitive::Transport(direction, test) => self.transport(*direction, test),
+            Primitive::Transport(direction, test, at) => {
+                self.transport(*direction, test).map_err(|wrong| wrong.more_precisely(*at))
+            }
             Primitive::Fragment(which) => self.fragment(*which),
             Primitive::Geneve(vni) => self.link.geneve(*vni),
         }

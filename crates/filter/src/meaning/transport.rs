@@ -6,6 +6,7 @@
 
 use bywash_wire::EtherType;
 
+use super::address::protocol_byte;
 use super::port::{WITH_PORTS, protocols};
 use super::{Reader, Wrong};
 use crate::formula::{Comparison, Formula, Load, Size, Value};
@@ -16,7 +17,7 @@ impl Reader<'_> {
     pub(super) fn transport(&self, direction: Direction, test: &TransportTest) -> Result<Formula, Wrong> {
         let (layer, id, range) = match test {
             TransportTest::Protocol(id) => {
-                let number = self.protocol_number(None, id)?;
+                let number = u32::from(protocol_byte(self.protocol_number(None, id)?)?);
                 return self.behind_extensions(|found| {
                     found.masked(Transport::PROTOCOL, Size::Word).is(number << Transport::PROTOCOL_SHIFT)
                 });
