@@ -198,10 +198,9 @@ fn hex(text: &Spanned<String>) -> Result<Vec<u8>, Fault> {
     Ok(bytes)
 }
 
-/// A fault at a byte of a text, behind its quotation mark. A text with escapes is shown a little too far left.
+/// A fault at a byte of a text. A text with escapes is shown a little too far left.
 fn within(text: &Spanned<String>, at: usize, what: impl Display) -> Fault {
-    let start = text.span().start + 1 + at;
-    Fault { at: start..start, what: what.to_string() }
+    Fault { within: Some(at), ..fault(text, what) }
 }
 
 /// An entry on each line; `#` begins a comment.

@@ -160,11 +160,13 @@ impl RulePlaces {
 /// What is wrong, and where in the text.
 struct Fault {
     at: Range<usize>,
+    /// A string is there, and it is wrong at this byte of what it says.
+    within: Option<usize>,
     what: String,
 }
 
 fn fault<T>(at: &Spanned<T>, what: impl Display) -> Fault {
-    Fault { at: at.span(), what: what.to_string() }
+    Fault { at: at.span(), within: None, what: what.to_string() }
 }
 
 /// Where a name can be understood only together with the file that it stands in.
@@ -248,7 +250,7 @@ impl RuleFile {
                 }
                 _ => error.message().lines().collect::<Vec<_>>().join(" "),
             };
-            at(Fault { at: error.span().unwrap_or_default(), what })
+            at(Fault { at: error.span().unwrap_or_default(), within: None, what })
         })?;
         self.flows = flows(&raw.established).map_err(at)?;
         self.never = never_drop(&raw.never_drop).map_err(at)?;
@@ -312,7 +314,7 @@ impl RuleFile {
     /// What there is to be said of a place in the text.
     fn at(&self, at: usize, what: String) -> RuleFileError {
         let path = self.files.first().map_or(Path::new(""), |file| &file.path);
-        located(path, &self.text, Fault { at: at..at, what })
+        located(path, &self.text, Fault { at: at..at, within: None, what })
     }
 
     /// The rules that have not expired.
@@ -398,7 +400,7 @@ fn action(raw: &RawRule) -> Result<Action, Fault> {
         return Err(fault(queue, "this is for action = \"queue\""));
     }
     match limits.into_iter().flatten().next() {
-        Some(at) => Err(Fault { at, what: "this is for action = \"limit\"".into() }),
+        Some(at) => Err(Fault { at, within: None, what: "this is for action = \"limit\"".into() }),
         None => Ok(action),
     }
 }
@@ -522,7 +524,18 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
 }
 
 /// A fault with line and column.
-fn located(path: &Path, text: &str, Fault { at, what }: Fault) -> RuleFileError {
-    let (line, column) = text::place(text, at.start);
+fn located(path: &Path, text: &str, Fault { at, within, what }: Fault) -> RuleFileError {
+    let inside = within.map_or(0, |within| opening(text.get(at.clone()).unwrap_or_default()) + within);
+    let (line, column) = text::place(text, at.start + inside);
     RuleFileError { file: path.display().to_string(), line, column, what }
+}
+
+/// Bytes of a string in TOML before what it says: quotation marks, and behind three of them the end of their line.
+fn opening(string: &str) -> usize {
+    match ["\"\"\"", "'''"].iter().find_map(|marks| string.strip_prefix(marks)) {
+        Some(rest) => {
+            3 + ["\n", "\r\n"].iter().find(|end| rest.starts_with(**end)).map_or(0, |end| end.len())
+        }
+        None => 1,
+    }
 }

@@ -34,7 +34,7 @@ pub(super) fn text_of(path: &Path) -> Result<String, RuleFileError> {
         bytes.drain(..BYTE_ORDER_MARK.len());
     }
     text::text_of(bytes).map_err(|Garbled { before, what }| {
-        located(path, &before, Fault { at: before.len()..before.len(), what })
+        located(path, &before, Fault { at: before.len()..before.len(), within: None, what })
     })
 }
 

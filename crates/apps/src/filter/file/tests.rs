@@ -110,6 +110,12 @@ fn each_mistake_is_named_with_its_place() {
         .collect();
     for (found, place, what) in [
         (with("match = \"udp prot 53\""), "4:14", "prot"),
+        (with("match = 'udp prot 53'"), "4:14", "prot"),
+        (with("match = \"\"\"udp prot 53\"\"\""), "4:16", "prot"),
+        (with("match = '''\nudp\n  prot 53'''"), "6:3", "prot"),
+        (with("match = \"\"\"\r\nudp or\nudp prot 53\"\"\""), "6:5", "prot"),
+        (with("names = ['''\nwww.*.org''']"), "5:5", "a * stands alone"),
+        (with("payload = [{ bytes = \"\"\"\nde ad b\"\"\", at = 0 }]"), "5:7", "hexadecimal digits"),
         (with("match = \"\"\nfrom = [\"10.0.0.1/8\"]"), "5:9", "write 10.0.0.0/8"),
         (with("from = [\n  \"10.0.0.0/8\",\n  \"10.0.0.0/40\",\n]"), "6:3", "no such length"),
         (with("to_ports = [\"9-3\"]"), "4:13", "no range of ports"),
