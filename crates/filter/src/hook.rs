@@ -22,7 +22,7 @@ pub const TCX_DROP: i32 = 2;
 
 /// Offsets in `struct __sk_buff` of `linux/bpf.h`.
 pub(crate) const SKB_LEN: i16 = 0;
-const SKB_VLAN_PRESENT: i16 = 20;
+pub(crate) const SKB_VLAN_PRESENT: i16 = 20;
 const SKB_DATA: i16 = 76;
 const SKB_DATA_END: i16 = 80;
 

@@ -193,7 +193,7 @@ pub(crate) const DATA: Register = Register::R6;
 pub(crate) const DATA_END: Register = Register::R7;
 pub(crate) const CONTEXT: Register = Register::R8;
 pub(crate) const LENGTH: Register = Register::R9;
-pub(crate) const BASES: Bases = Bases { data: DATA, data_end: DATA_END, length: LENGTH };
+pub(crate) const BASES: Bases = Bases { data: DATA, data_end: DATA_END, length: LENGTH, tag: None };
 
 /// The stack's first four bytes hold the key for a map.
 pub(crate) const KEY: i16 = -4;

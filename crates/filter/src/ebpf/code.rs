@@ -3,6 +3,7 @@
 //! The packet can be read only where the verifier has seen a comparison with its end on the way. Such a comparison
 //! stands before a load unless every way to it has made one that reaches as far.
 
+use super::beside::Place;
 use super::{Assembler, Condition, Label, Operation, Register, Width};
 use crate::formula::{Comparison, Load, Operator, Size, Test, Value};
 use crate::graph::{Graph, Target};
@@ -18,6 +19,8 @@ pub(crate) struct Bases {
     pub(crate) data_end: Register,
     /// The packet's length.
     pub(crate) length: Register,
+    /// Where on the stack its tag is, when one stands beside it: see `beside.rs`.
+    pub(crate) tag: Option<i16>,
 }
 
 /// The verifier's limit for offsets into a packet.
@@ -220,19 +223,30 @@ impl Coder<'_> {
     /// Loads bytes as they are in the packet.
     pub(super) fn load(&mut self, load: &Load) {
         let Bases { data, data_end, .. } = self.bases;
+        let place = self.place(load);
+        let before = if let Place::Packet(before) = place { before } else { 0 };
         let end = u64::from(load.offset) + u64::from(load.size.bytes());
         let Some(room) = FARTHEST.checked_sub(end) else {
             // No packet reaches so far.
             return self.never();
         };
-        let offset = load.offset.cast_signed();
+        let width = match load.size {
+            Size::Byte => Width::Byte,
+            Size::Half => Width::Half,
+            Size::Word => Width::Word,
+        };
+        let offset = (load.offset - before).cast_signed();
         let base = match &load.index {
             None => {
                 if end > self.proven {
+                    let bytes = self.in_packet(load.offset + load.size.bytes());
                     self.assembler.mov(Register::R1, data);
-                    self.assembler.operate(Operation::Add, Register::R1, end_of(load));
+                    self.assembler.operate(Operation::Add, Register::R1, bytes.cast_signed());
                     self.assembler.jump_if(Register::R1, Condition::Greater, data_end, self.no);
                     self.proven = end;
+                }
+                if let Place::Tag(tag) = place {
+                    return self.load_around_tag(load, tag);
                 }
                 data
             }
@@ -246,18 +260,17 @@ impl Coder<'_> {
                         self.no,
                     );
                 }
+                if let Place::Unknown(tag) = place {
+                    return self.load_anywhere(load, width, tag);
+                }
                 self.assembler.mov(Register::R3, data);
                 self.assembler.operate(Operation::Add, Register::R3, VALUE);
                 self.assembler.mov(Register::R1, Register::R3);
-                self.assembler.operate(Operation::Add, Register::R1, end_of(load));
+                let bytes = load.size.bytes().cast_signed();
+                self.assembler.operate(Operation::Add, Register::R1, offset + bytes);
                 self.assembler.jump_if(Register::R1, Condition::Greater, data_end, self.no);
                 Register::R3
             }
-        };
-        let width = match load.size {
-            Size::Byte => Width::Byte,
-            Size::Half => Width::Half,
-            Size::Word => Width::Word,
         };
         match i16::try_from(offset) {
             Ok(offset) => self.assembler.load(width, VALUE, base, offset),
@@ -330,10 +343,6 @@ pub(super) fn slot(index: usize) -> i16 {
 enum Operand {
     Number(u32),
     Register(Register),
-}
-
-fn end_of(load: &Load) -> i32 {
-    (load.offset + load.size.bytes()).cast_signed()
 }
 
 fn low_half(number: u32) -> u16 {

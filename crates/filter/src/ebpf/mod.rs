@@ -3,6 +3,7 @@
 //! Only what the programs of this crate need, and each operand checked when the program is finished, so that what comes
 //! out is a program that the kernel's verifier at least can read. The instruction set is RFC 9669's.
 
+mod beside;
 mod btf;
 mod code;
 mod instruction;
@@ -10,6 +11,7 @@ mod jumps;
 mod text;
 mod walk;
 
+pub(crate) use beside::{AROUND_TAG, copy_tag};
 pub(crate) use btf::Btf;
 pub(crate) use code::{Bases, filter};
 pub use instruction::{Condition, Instruction, Operand, Operation, Register, Width};

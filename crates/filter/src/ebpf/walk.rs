@@ -1,8 +1,10 @@
 //! Walks over chains of headers in eBPF: bounded loops, each at most once on any way through a program.
 
+use super::beside::TAG;
 use super::code::{Coder, VALUE, slot};
 use super::{Condition, Label, Operation, Register, Width};
 use crate::formula::{Load, Size, Value};
+use crate::plain::NAMED_AT;
 use crate::walk::{
     Family, GENEVE_ETHERNET, Link, MOST_HEADERS, MOST_TAGS, Outer, Part, Pushed, Start, TAGS, Transport,
     UDP_HEADER, Walk, links, sum,
@@ -42,11 +44,14 @@ impl Coder<'_> {
 
     fn tags(&mut self, named_at: u32) {
         let [again, tag, done] = [(); 3].map(|()| self.assembler.label());
-        self.assembler.mov(AT, 0);
-        self.assembler.mov(PASSED, 0);
+        let before = if self.bases.tag.is_some() { TAG } else { 0 };
+        // One that stands beside the packet is the first.
+        let is_passed = named_at == NAMED_AT && before > 0;
+        self.assembler.mov(AT, if is_passed { TAG.cast_signed() } else { 0 });
+        self.assembler.mov(PASSED, i32::from(is_passed));
         self.assembler.place(again);
-        self.check(named_at + 2);
-        self.assembler.operate(Operation::Add, Register::R3, named_at);
+        self.reach(0, named_at - before + 2);
+        self.assembler.operate(Operation::Add, Register::R3, named_at - before);
         self.assembler.load(Width::Half, VALUE, Register::R3, 0);
         self.assembler.from_network_order(VALUE, Width::Half);
         for kind in TAGS {
@@ -230,9 +235,22 @@ impl Coder<'_> {
 
     /// r3 points to where the walk is; the packet has so many bytes there.
     fn check(&mut self, bytes: u32) {
+        self.reach(if self.bases.tag.is_some() { TAG } else { 0 }, bytes);
+    }
+
+    /// r3 points so many bytes before where the walk is; the packet has so many bytes there.
+    fn reach(&mut self, before: u32, bytes: u32) {
         self.assembler.jump_if(AT, Condition::Greater, FARTHEST - bytes, self.no);
-        self.assembler.mov(Register::R3, self.bases.data);
-        self.assembler.operate(Operation::Add, Register::R3, AT);
+        if before == 0 {
+            self.assembler.mov(Register::R3, self.bases.data);
+            self.assembler.operate(Operation::Add, Register::R3, AT);
+        } else {
+            // The verifier does not know that the walk is so far.
+            self.assembler.jump_if(AT, Condition::Less, before, self.no);
+            self.assembler.mov(Register::R3, AT);
+            self.assembler.operate(Operation::Subtract, Register::R3, before);
+            self.assembler.operate(Operation::Add, Register::R3, self.bases.data);
+        }
         self.assembler.mov(Register::R1, Register::R3);
         self.assembler.operate(Operation::Add, Register::R1, bytes);
         self.assembler.jump_if(Register::R1, Condition::Greater, self.bases.data_end, self.no);

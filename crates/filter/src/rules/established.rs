@@ -12,10 +12,12 @@ use super::flow::{
 };
 use super::flow_table::{FLOW, FLOWS_AT, FlowLayout, SET, TIME_SHIFT, WAYS, most_age};
 use super::search::{pass_tags, reaches};
+use crate::Expression;
 use crate::ebpf::{
-    AssembleError, Assembler, Condition, Helper, Label, Operation, Program, Register, Width, filter,
+    AROUND_TAG, AssembleError, Assembler, Bases, Condition, Helper, Label, Operation, Program, Register,
+    Width, copy_tag, filter,
 };
-use crate::hook::{Hook, SKB_LEN, TCX_NEXT, bring_to_front, unless_in_front};
+use crate::hook::{Hook, SKB_LEN, SKB_VLAN_PRESENT, TCX_NEXT, bring_to_front, unless_in_front};
 use crate::plain::{NETWORK, Plain};
 use crate::walk::Family;
 use crate::xdp::{self, BASES, CONTEXT, DATA, KEY, LENGTH, LOST_SAMPLES, Verdict};
@@ -58,6 +60,8 @@ impl FlowCount {
 const WORDS_AT: i16 = -48;
 const TAG_AT: i16 = -56;
 const TIME_AT: i16 = -64;
+/// The VLAN tag beside a packet with what is next to it; what expressions put on the stack comes from the top down.
+const VLAN_TAG_AT: i16 = -512;
 
 /// Halves of a head, as they lie in memory.
 const TIME_HALF: i16 = if cfg!(target_endian = "little") { 0 } else { 4 };
@@ -114,10 +118,8 @@ pub fn note_program(
     let mut assembler = Assembler::new();
     let [found, end] = [(); 2].map(|()| assembler.label());
     read_headers(&mut assembler, end);
-    for except in &options.except {
-        let next = assembler.label();
-        filter(&mut assembler, except.graph(), BASES, end, next);
-        assembler.place(next);
+    if !options.except.is_empty() {
+        leave_excepted(&mut assembler, &options.except, end)?;
     }
     now(&mut assembler);
     assembler.store(Width::Double, Register::R10, TIME_AT, Register::R0);
@@ -138,6 +140,33 @@ pub fn note_program(
     assembler.mov(Register::R0, TCX_NEXT);
     assembler.exit();
     assembler.finish()
+}
+
+/// Goes to `end` when an expression matches. Where a tag stands beside the packet, expressions see it where it is on the wire; the
+/// packet is not changed for that, as what leaves may have tags that do not survive it.
+fn leave_excepted(assembler: &mut Assembler, except: &[Expression], end: Label) -> Result<(), AssembleError> {
+    let [untagged, done] = [(); 2].map(|()| assembler.label());
+    let mut deepest = 0;
+    let mut any = |assembler: &mut Assembler, bases: Bases| {
+        for except in except {
+            let next = assembler.label();
+            deepest = deepest.max(filter(assembler, except.graph(), bases, end, next));
+            assembler.place(next);
+        }
+    };
+    assembler.load(Width::Word, Register::R1, CONTEXT, SKB_VLAN_PRESENT);
+    assembler.jump_if(Register::R1, Condition::Equal, 0, untagged);
+    // What is shorter has no flow.
+    reaches(assembler, DATA, 16, end);
+    copy_tag(assembler, CONTEXT, DATA, VLAN_TAG_AT);
+    assembler.operate(Operation::Add, LENGTH, 4);
+    any(assembler, Bases { tag: Some(VLAN_TAG_AT), ..BASES });
+    assembler.jump(done);
+    assembler.place(untagged);
+    any(assembler, BASES);
+    assembler.place(done);
+    let most = usize::from((VLAN_TAG_AT + AROUND_TAG).unsigned_abs());
+    if deepest > most { Err(AssembleError::TooDeep { bytes: deepest, most }) } else { Ok(()) }
 }
 
 /// Offset in `struct __sk_buff` of `linux/bpf.h`: the socket that it is from.

@@ -4,15 +4,20 @@ use std::collections::HashSet;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use bywash_filter::ebpf::{Assembler, Helper, Register};
 use bywash_filter::rules::{
     Action, Condition, Established, Findings, Flow, FlowCount, FlowLayout, FlowMap, FlowOptions, FlowTable,
     RuleSet, SentFlows, Way, note_program,
 };
-use bywash_filter::{Hook, TCX_NEXT};
-use bywash_sys::bpf::{Map, MapKind, Program, ProgramKind, TestInput};
+use bywash_filter::xdp::{Count, RULES_AT};
+use bywash_filter::{Expression, Hook, TCX_NEXT};
+use bywash_sys::bpf::{LoadError, Map, MapKind, Program, ProgramKind, ProgramSpec, TestInput};
 use bywash_sys::clock;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+
+use super::random::expression::Used;
+use super::random::{self, Random};
 
 use super::loaded::{HOOKS, Loaded, expression, load, map, rights, rule};
 
@@ -337,4 +342,89 @@ fn what_is_excepted_and_what_is_no_whole_packet_establishes_nothing() {
     assert!(!bed.is_established(&syn.packet(Way::In)));
     bed.send(&syn.packet(Way::Out)[..68]);
     assert!(bed.is_established(&syn.packet(Way::In)));
+}
+
+/// A program as the kernel runs it on packets with a tag beside them.
+fn load_behind_push(
+    note: &bywash_filter::ebpf::Program,
+    protocol: u16,
+    tag: u16,
+) -> Result<Program, LoadError> {
+    let mut push = Assembler::new();
+    push.mov(Register::R6, Register::R1);
+    push.mov(Register::R2, i32::from(protocol.to_be()));
+    push.mov(Register::R3, i32::from(tag));
+    push.call(Helper::PushVlan);
+    push.mov(Register::R1, Register::R6);
+    let instructions = [push.finish().unwrap().to_words(), note.to_words()].concat();
+    Program::load(&ProgramSpec {
+        kind: ProgramKind::SchedCls,
+        name: "rules_test",
+        instructions: &instructions,
+    })
+}
+
+#[test]
+fn a_tag_beside_a_packet_that_leaves_is_seen_where_it_is_on_the_wire() {
+    if !rights() {
+        return;
+    }
+    let layout = FlowLayout::new(8, [1, 3]);
+    let table = map(MapKind::Array, 4, layout.bytes(), 1);
+    let counters = map(MapKind::PerCpuArray, 4, size_of::<Count>(), RULES_AT as usize);
+    let flows = FlowMap { table: table.as_raw_fd(), layout };
+    let noted = || counters.sum::<2>(FlowCount::Noted as u32).unwrap()[0];
+    let mut random = Random::new(7);
+    let by_hand = [
+        "vlan 7",
+        "vlan 8",
+        "udp or tcp",
+        "vlan 7 and (udp or tcp)",
+        "vlan and vlan 5",
+        "anyvlan and (udp or tcp)",
+        "anyvlan and l4 port 80",
+        "vlan and ether[18:2] & 0x1fff != 0",
+        "ether[12:4] = 0x81000007",
+        "ether[11:4] & 0xffffff = 0x810000",
+        "ether[14] = 0",
+        "ether[15:4] & 0xffff = 0x4500",
+        "ether[ether[15]:2] = 0x0202 or ether[ether[15] + 6:2] = 0x8100",
+        "ether[ether[15] + 8:4] = 0x00078100 or ether[ether[15] + 8:4] = 0x00070800",
+        "len > 70",
+        "len & 1 = 1",
+    ];
+    let texts = (0..150).map(|number: usize| match (by_hand.get(number), number % 2) {
+        (Some(text), _) => (*text).to_owned(),
+        (None, 0) => random::expression::ours(&mut random),
+        (None, _) => random::expression::expression(&mut random, &mut Used::new()),
+    });
+    let texts: Vec<String> = texts.collect();
+    let (mut pairs, mut matched) = (0, 0);
+    for text in texts {
+        let Ok(except) = text.parse::<Expression>() else { continue };
+        let options = FlowOptions { except: vec![except.clone()], ..FlowOptions::default() };
+        let note = note_program(flows, &options, counters.as_raw_fd(), IDLE).unwrap();
+        let (protocol, tag) = (random.pick(&[0x8100, 0x88a8]), random.pick(&[7, 5, 0xe007]));
+        let program = match load_behind_push(&note, protocol, tag) {
+            Err(LoadError::TooLarge { .. }) => continue,
+            program => program.unwrap_or_else(|error| panic!("{text}\n{error}\n{note}")),
+        };
+        for _ in 0..60 {
+            let packet = random::packet::packet(&mut random);
+            if packet.len() < 14 || Flow::of(&packet, Way::Out).is_none() {
+                continue;
+            }
+            table.update(&[0; 4], &vec![0; layout.bytes()]).unwrap();
+            let before = noted();
+            let output = program.test_run(&TestInput { packet: &packet, ..TestInput::default() }).unwrap();
+            assert_eq!((output.verdict.cast_signed(), &output.packet[..]), (TCX_NEXT, &packet[..]));
+            let [kind, id] = [protocol, tag].map(u16::to_be_bytes);
+            let on_wire = [&packet[..12], &kind, &id, &packet[12..]].concat();
+            let matches = except.matches(&on_wire);
+            assert_eq!(noted() == before, matches, "{text}\n{on_wire:02x?}");
+            pairs += 1;
+            matched += usize::from(matches);
+        }
+    }
+    assert!(matched * 6 > pairs && pairs > 1000, "{matched} of {pairs} match");
 }

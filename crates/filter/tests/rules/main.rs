@@ -5,6 +5,8 @@ mod crossed;
 mod drawn;
 mod established;
 mod loaded;
+#[path = "../random/mod.rs"]
+mod random;
 mod rest;
 
 use std::num::NonZeroU32;
