@@ -352,11 +352,8 @@ impl Stack {
         (remote, remote_port): (Address, u16),
         wanted: impl Fn(&Flow) -> bool,
     ) -> Result<UdpId, UdpError> {
-        let snapshot = &self.out.snapshot;
         let local = local.filter(|local| !local.is_unspecified());
-        let path = snapshot.path(remote).filter(|_| remote.is_destination());
-        let local = path.and_then(|path| snapshot.source_or(local, path, remote));
-        let local = local.ok_or(UdpError::NoRoute(remote))?;
+        let (_, local) = crate::udp::way(&self.out.snapshot, local, remote)?;
         let start = self.first_port();
         self.udp.open(Flow { local, remote, local_port, remote_port }, start, wanted)
     }
@@ -365,8 +362,8 @@ impl Stack {
     /// the one that the route has for what it sends. `None` unties it.
     ///
     /// # Errors
-    /// [`UdpError::Closed`]; [`UdpError::NoRoute`] to the peer; [`UdpError::Taken`] if by now another socket has its port, its address and that peer, or that one has none
-    /// either.
+    /// [`UdpError::Closed`]; [`UdpError::NoRoute`] to the peer; [`UdpError::Taken`] if by now another socket has its port and address
+    /// with that peer, or, when it is untied, without one.
     pub fn udp_connect(&mut self, id: UdpId, peer: Option<(Address, u16)>) -> Result<(), UdpError> {
         self.udp.connect(id, peer, &self.out.snapshot)
     }

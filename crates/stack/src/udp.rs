@@ -462,7 +462,11 @@ impl Udp {
 }
 
 /// How datagrams get to another host, and which address of ours they come from: the given one, or the route's.
-fn way(snapshot: &Snapshot, given: Option<Address>, remote: Address) -> Result<(Path, Address), UdpError> {
+pub(crate) fn way(
+    snapshot: &Snapshot,
+    given: Option<Address>,
+    remote: Address,
+) -> Result<(Path, Address), UdpError> {
     let path = snapshot.path(remote).filter(|_| remote.is_destination()).ok_or(UdpError::NoRoute(remote))?;
     // Who hears what is for many does not speak as they.
     let given = given.filter(|given| given.is_unicast() && !snapshot.is_broadcast(*given));

@@ -28,7 +28,7 @@ pub use crate::intel::{Link, Multicast, NicError, PhysicalFunction, Place, Rss, 
 
 pub(crate) use link::SPEEDS;
 pub(crate) use rx::THRESHOLDS as RX_THRESHOLDS;
-pub(crate) use tx::{REST as TX_REST, THRESHOLDS as TX_THRESHOLDS};
+pub(crate) use tx::{REST, THRESHOLDS as TX_THRESHOLDS};
 
 use crate::intel::{
     Bar, Driver, FCS, LONGEST, Limits, Prepared, Statistics, allow_dma, before_reset, clear_counters,

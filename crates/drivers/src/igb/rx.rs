@@ -7,7 +7,7 @@ use bywash_hw::igb::regs::{
 };
 use bywash_sys::function::Registers;
 
-use super::steer;
+use super::{REST, steer};
 use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, Settings};
 
 /// Prepares the receiver. It is off until [`start`].
@@ -53,6 +53,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     strip: 0,
     unmask: &EIMS,
     errors: RxErrors::IGB,
+    rest: REST,
 };
 
 /// Virtual functions have the same.

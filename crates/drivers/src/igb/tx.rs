@@ -19,7 +19,7 @@ pub(super) fn prepare<R: Registers>(bar: &Bar<R>) {
     bar.change(&TCTL, clear, half_duplex | TCTL::PSP.mask);
 }
 
-/// Switches the transmitter on, once its queues are made: their first is on after a reset.
+/// Switches the transmitter on, once its queues are.
 pub(super) fn start<R: Registers>(bar: &Bar<R>) {
     bar.change(&TCTL, 0, TCTL::EN.mask);
 }
@@ -37,7 +37,7 @@ pub(super) const QUEUES: TxRegisters = TxRegisters {
     rest: REST,
 };
 
-/// What a queue had begun to send is sent after so long, as long as Linux's igb waits.
+/// What a queue had begun is done after so long, either way: as long as Linux's igb waits.
 pub(crate) const REST: Duration = Duration::from_millis(10);
 
 /// Virtual functions have the same.

@@ -6,7 +6,7 @@ use bywash_hw::igb::vf::{
 use bywash_sys::function::Registers;
 
 use super::Settings;
-use crate::igb::RX_THRESHOLDS;
+use crate::igb::{REST, RX_THRESHOLDS};
 use crate::intel::{Bar, RxErrors, RxRegisters};
 
 /// What wakes the workers of queues: each has a vector. It is masked when it fires, and its cause cleared.
@@ -34,4 +34,5 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     strip: 0,
     unmask: &EIMS,
     errors: RxErrors::IGB,
+    rest: REST,
 };

@@ -2,7 +2,7 @@
 
 use bywash_hw::igb::vf::{TDBAH, TDBAL, TDH, TDLEN, TDT, TDWBAH, TDWBAL, TXDCTL};
 
-use crate::igb::{TX_REST, TX_THRESHOLDS};
+use crate::igb::{REST, TX_THRESHOLDS};
 use crate::intel::TxRegisters;
 
 /// Its queues.
@@ -15,5 +15,5 @@ pub(super) const QUEUES: TxRegisters = TxRegisters {
     control: &TXDCTL,
     thresholds: TX_THRESHOLDS,
     names_context: false,
-    rest: TX_REST,
+    rest: REST,
 };

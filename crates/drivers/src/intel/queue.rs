@@ -39,6 +39,8 @@ pub(crate) struct RxRegisters {
     pub(crate) unmask: &'static Register,
     /// What descriptors say of packets that are wrong.
     pub(crate) errors: RxErrors,
+    /// See [`Switch::rest`].
+    pub(crate) rest: Duration,
 }
 
 /// Registers of transmitting queues.
@@ -73,8 +75,12 @@ impl RxRegisters {
         bell: Option<OwnedFd>,
         vlans: Option<Arc<Vlans>>,
     ) -> Result<RxRing<R>, NicError> {
-        let ring =
-            memory.ring(bar.clone(), 2 * queue, self.tail.at(queue), switch(self.control, queue, REST))?;
+        let ring = memory.ring(
+            bar.clone(),
+            2 * queue,
+            self.tail.at(queue),
+            switch(self.control, queue, self.rest),
+        )?;
         let unmask = (self.unmask.at(queue / 32), 1 << (queue % 32));
         let wake = bell.map(|bell| Wake { bell, unmask });
         Ok(RxRing::new(RxParts { ring, wake, errors: self.errors, vlans }))

@@ -10,7 +10,7 @@ use bywash_hw::ixgbe::{Chip, EITR_UNIT_US};
 use bywash_sys::function::Registers;
 
 use super::{RSS_QUEUES, flow_director, steer};
-use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, Settings, Wait};
+use crate::intel::{Bar, FCS, NicError, REST, RxErrors, RxRegisters, Settings, Wait};
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, chip: Chip) -> Result<(), NicError> {
@@ -73,6 +73,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     strip: RXDCTL::VME.mask,
     unmask: &EIMS_EX,
     errors: RxErrors::IXGBE,
+    rest: REST,
 };
 
 /// Switches the receiver on, with the data path held meanwhile: else its DMA may hang (erratum).

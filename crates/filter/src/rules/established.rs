@@ -161,6 +161,8 @@ fn leave_excepted(assembler: &mut Assembler, except: &[Expression], end: Label) 
     copy_tag(assembler, CONTEXT, DATA, VLAN_TAG_AT);
     assembler.operate(Operation::Add, LENGTH, 4);
     any(assembler, Bases { tag: Some(VLAN_TAG_AT), ..BASES });
+    // Bytes are counted without it, as they are without expressions.
+    assembler.operate(Operation::Subtract, LENGTH, 4);
     assembler.jump(done);
     assembler.place(untagged);
     any(assembler, BASES);

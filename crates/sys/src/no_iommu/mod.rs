@@ -115,7 +115,7 @@ impl NoIommu {
         // Dropped last: it has its driver again once nobody has it.
         let driver;
         let config = Config::open(device).map_err(failed("opening its configuration space"))?;
-        if !config.lock().map_err(failed("locking its configuration space"))? {
+        if !config.lock_soon().map_err(failed("locking its configuration space"))? {
             return Err(NoIommuError::Open);
         }
         config.try_to_write().map_err(failed("writing its configuration space"))?;
