@@ -236,7 +236,9 @@ impl Nic {
     /// What a write does.
     fn effect(&mut self, at: Place, before: u32, now: u32, value: u32) {
         match at.register.name {
-            "CTRL" if CTRL::RST.is_set(value) || CTRL::LRST.is_set(value) => self.reset(&super::KEPT),
+            "CTRL" if CTRL::RST.is_set(value) || CTRL::LRST.is_set(value) => {
+                self.reset(&[&super::SEMAPHORES[..], &super::TABLES].concat())
+            }
             "EICR" => self.interrupts.clear_causes(value),
             "EICS" => self.interrupts.set_causes(value),
             "EICS_EX" => self.interrupts.set_vectors(at.index, value),

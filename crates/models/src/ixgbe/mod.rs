@@ -119,10 +119,11 @@ pub struct Observed {
     pub violations: u64,
 }
 
-/// What CTRL.RST leaves as it is: the semaphores, and the tables that drivers must empty themselves.
-const KEPT: [&Register; 16] = [
-    &regs::SWSM,
-    &regs::SW_FW_SYNC,
+/// What no reset takes from whoever has it, as both functions of a NIC and its firmware share it.
+const SEMAPHORES: [&Register; 2] = [&regs::SWSM, &regs::SW_FW_SYNC];
+
+/// Tables that CTRL.RST leaves as they are: drivers must empty them themselves.
+const TABLES: [&Register; 14] = [
     &regs::MTA,
     &regs::VFTA,
     &regs::PFUTA,
@@ -238,9 +239,9 @@ impl Nic {
         self.bus_master = on;
     }
 
-    /// Function level reset: all as after power-on. Faults, what was observed and time stay.
+    /// Function level reset: all but the semaphores as after power-on. Faults, what was observed and time stay.
     pub fn function_reset(&mut self) {
-        self.reset(&[]);
+        self.reset(&SEMAPHORES);
         self.bus_master = false;
         self.quiet_until = self.now;
         self.file.put(&CTRL, 0);
