@@ -286,7 +286,7 @@ impl Connection {
             return Done;
         }
         if again {
-            self.set_duplicate(Some((segment.seq, segment.seq + length(segment.payload))));
+            self.report_duplicate(segment.seq, segment.seq + length(segment.payload), cx);
             // Our acknowledgment was lost, or late.
             (self.quick, self.answers) = (QUICK, false);
         }
@@ -401,7 +401,7 @@ impl Connection {
         let (mut seq, mut start, mut len) = (first, segment.start, segment.payload);
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
-            self.set_duplicate(Some((seq, seq + old)));
+            self.report_duplicate(seq, seq + old, cx);
             self.ack_now = true;
             cx.counters.tcp_duplicates += 1;
             (seq, start, len) = (seq + old, start + old as usize, len - old as usize);
@@ -419,6 +419,17 @@ impl Connection {
             return self.take_early(seq, Held::new(packet, start, len), cx);
         }
         self.take_next(start, len, packet, cx);
+    }
+
+    /// Has the next acknowledgment report what came twice. Of several that come together each has one (RFC 2883, 4), for a peer
+    /// that takes back what it did about a loss waits for the report of each copy.
+    #[cold]
+    fn report_duplicate(&mut self, from: Seq, to: Seq, cx: &mut Context<'_>) {
+        if self.sack && self.duplicate().is_some() {
+            self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+            self.ack_now = true;
+        }
+        self.set_duplicate(Some((from, to)));
     }
 
     /// Keeps payload before which something is missing, if there is memory for it: it was not acknowledged, and comes again
@@ -449,8 +460,8 @@ impl Connection {
         cx.share.early += cost;
         cx.counters.tcp_out_of_order += u64::from(cost > 0);
         match twice {
-            Some(_) => {
-                self.set_duplicate(twice);
+            Some((from, to)) => {
+                self.report_duplicate(from, to, cx);
                 cx.counters.tcp_duplicates += 1;
             }
             None => cx.counters.tcp_out_of_order_dropped += u64::from(cost == 0),
@@ -548,7 +559,7 @@ impl Connection {
         } else if self.takes_more(&packet, cx) {
             self.take_more(start, len, packet, cx);
         } else {
-            return self.refuse(packet, cx);
+            return self.take_less(start, len, packet, cx);
         }
         self.squeezed = false;
         self.rcv_nxt = self.rcv_nxt + bytes;
@@ -572,8 +583,27 @@ impl Connection {
     /// may have one frame, so that those who are read go on.
     #[inline]
     fn takes_more(&self, packet: &Packet, cx: &Context<'_>) -> bool {
-        let alone = self.receive.readable() == 0 && packet.is_single() && !cx.share.low;
-        alone || cx.share.takes(packet.frames() * FRAME_SIZE)
+        (packet.is_single() && self.has_one(cx)) || cx.share.takes(packet.frames() * FRAME_SIZE)
+    }
+
+    /// Whether a frame may be kept whatever others hold.
+    #[inline]
+    fn has_one(&self, cx: &Context<'_>) -> bool {
+        self.receive.readable() == 0 && !cx.share.low
+    }
+
+    /// Of what there is no memory for, takes what lies in the first of several frames, if that may be kept: segments that were
+    /// joined on their way here, or one that is long, get on as those do that come alone.
+    #[cold]
+    fn take_less(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
+        let first = packet.head().len().saturating_sub(start);
+        if packet.is_single() || first == 0 || !self.has_one(cx) {
+            return self.refuse(packet, cx);
+        }
+        packet.truncate(start + first, cx.pool);
+        // It tells that the rest is to come again.
+        self.ack_now = true;
+        self.take_next(start, first.min(len), packet, cx);
     }
 
     #[inline]

@@ -17,6 +17,8 @@ use crate::wheel::Wheel;
 const WORST_DELAYED_ACK: Span = Span::of(Duration::from_millis(200));
 /// RFC 8985, 7.2: how long a probe waits before anything was measured.
 const UNMEASURED: Span = Span::of(Duration::from_secs(1));
+/// RFC 9293, 3.8.6.2.1: what SWS avoidance holds back waits no longer, whatever the retransmission timeout has become.
+const OVERRIDE: Span = Span::of(Duration::from_secs(1));
 /// How soon it is looked again whether there is memory for what comes: a peer asks less and less often.
 pub(super) const SQUEEZED: Span = Span::of(Duration::from_millis(100));
 /// RFC 9293, MUST-23: a SYN is repeated for three minutes.
@@ -40,7 +42,11 @@ impl Connection {
             if !blocked {
                 self.send_at = NEVER;
             } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {
-                let at = (now + self.rtt.timeout()).min(self.gives_up_at());
+                let mut wait = self.rtt.timeout();
+                if self.usable() > 0 {
+                    wait = wait.min(OVERRIDE);
+                }
+                let at = (now + wait).min(self.gives_up_at());
                 (self.send_timer, self.send_at) = (SendTimer::Persist, at);
             }
             return;

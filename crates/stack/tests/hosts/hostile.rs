@@ -382,6 +382,16 @@ fn what_no_program_reads_leaves_memory_for_others() {
             assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 1000], &mut t.pool), Ok(1000));
             assert!(t.output().iter().all(|told| told.ends_with("win 65535")));
         }
+        // So is what comes joined: one frame of it is its own.
+        for n in 0..4 {
+            let (seq, next) = (20_001 + 1000 * n, 21_001 + 1000 * n);
+            t.peer_together(&[
+                format!(". {seq}:{next}(1000) ack 1 win 30000"),
+                format!("P. {next}:{}(1000) ack 1 win 30000", next + 1000),
+            ]);
+            assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 4000], &mut t.pool), Ok(1000));
+            assert_eq!(t.output()[0], format!(". 1:1(0) ack {next} win 65535"));
+        }
         // The program reads, and the peer hears of it.
         t.ports.1 = 6099;
         assert_eq!(t.host.stack.receive_copy(t.now, last, &mut [0; 4000], &mut t.pool), Ok(1000));

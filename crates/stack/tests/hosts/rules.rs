@@ -210,6 +210,24 @@ fn of_what_came_twice_in_part_that_part_is_told_and_the_block_around_it() {
 }
 
 #[test]
+fn each_of_what_came_twice_together_is_told() {
+    let (mut t, _) = accepted();
+    (0..6).for_each(|n| t.peer(&format!(". {}:{}(1000) ack 1 win 30000", 1 + 1000 * n, 1001 + 1000 * n)));
+    t.output();
+    t.peer_together(&[1, 3001].map(|seq| format!(". {seq}:{}(1000) ack 1 win 30000", seq + 1000)));
+    let told = ["1:1001", "3001:4001"].map(|twice| format!(". 1:1(0) ack 6001 win 65535 <sack {twice}>"));
+    assert_eq!(t.output(), told);
+    // Also of what waits.
+    t.peer(". 7001:8001(1000) ack 1 win 30000");
+    t.peer(". 8001:9001(1000) ack 1 win 30000");
+    t.output();
+    t.peer_together(&[1, 7001].map(|seq| format!(". {seq}:{}(1000) ack 1 win 30000", seq + 1000)));
+    let told = ["1:1001", "7001:8001"]
+        .map(|twice| format!(". 1:1(0) ack 6001 win 65535 <sack {twice},sack 7001:9001>"));
+    assert_eq!(t.output(), told);
+}
+
+#[test]
 fn three_duplicates_bring_the_lost_one_back_without_sack() {
     let (mut t, id) = accepted_with("mss 1000");
     t.send(id, 10_000);

@@ -58,6 +58,22 @@ fn what_a_small_window_let_out_late_is_given_up_in_time_as_well() {
     assert!(in_time(end), "{end:?}");
 }
 
+/// RFC 9293, 3.8.6.2.1: also when losses have made the timeout long, and nothing has been measured since.
+#[test]
+fn what_a_small_window_holds_back_goes_within_a_second() {
+    let (mut t, id) = accepted();
+    t.send(id, 1000);
+    while t.host.stack.tcp_info(t.now, id).unwrap().rto < ms(3000) {
+        t.pass(ms(10));
+        t.output();
+    }
+    t.send(id, 1600);
+    t.output();
+    t.peer(". 1:1(0) ack 1001 win 400");
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().rto > ms(3000), "of a copy nothing is measured");
+    t.after(ms(1000), &["P. 1001:1401(400) ack 1 win 65535"]);
+}
+
 #[test]
 fn a_peer_that_answers_may_keep_its_window_shut() {
     // Before something is in flight, and after.
