@@ -100,12 +100,12 @@ pub struct Heartbeat {
     /// Changed by the worker again and again.
     pub beat: u64,
     _line: [u64; 7],
-    /// The program's: when it looked at `beat` last, in jiffies, and found the worker alive.
-    pub looked: u64,
+    /// The program's: until when it does not look at `beat` again, in jiffies, since it has found the worker alive.
+    pub until: u64,
     /// The program's: the `beat` it saw last.
     pub seen: u64,
-    /// The program's: when it saw that one first, in jiffies.
-    pub when: u64,
+    /// The program's: until when that one is no sign of a hang, in jiffies.
+    pub alive: u64,
 }
 
 /// From one heartbeat to the next: two to the power of this.
@@ -341,14 +341,14 @@ pub(crate) fn check_heartbeat(
 ) {
     const ENTRY: Register = Register::R3;
     const NOW: Register = Register::R0;
-    let [beat, looked, seen, when] = [
+    let [beat, until, seen, alive] = [
         offset_of!(Heartbeat, beat),
-        offset_of!(Heartbeat, looked),
+        offset_of!(Heartbeat, until),
         offset_of!(Heartbeat, seen),
-        offset_of!(Heartbeat, when),
+        offset_of!(Heartbeat, alive),
     ]
     .map(|offset| i16::try_from(offset).unwrap_or(0));
-    let [alive, changed, silent] = [(); 3].map(|()| assembler.label());
+    let [changed, silent, done] = [(); 3].map(|()| assembler.label());
     assembler.call(Helper::Jiffies);
     if hook == Hook::Xdp {
         assembler.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
@@ -367,32 +367,29 @@ pub(crate) fn check_heartbeat(
         assembler.operate(Operation::ShiftLeft, Register::R1, HEARTBEAT_SHIFT);
         assembler.operate(Operation::Add, ENTRY, Register::R1);
     }
-    let not_older = |assembler: &mut Assembler, field: i16, than: u64, to: Label| {
+    let is_until = |assembler: &mut Assembler, field: i16, to: Label| {
         assembler.load(Width::Double, Register::R1, ENTRY, field);
-        assembler.mov(Register::R2, NOW);
-        assembler.operate(Operation::Subtract, Register::R2, Register::R1);
-        match i32::try_from(than) {
-            Ok(than) => assembler.jump_if(Register::R2, Condition::LessOrEqual, than, to),
-            Err(_) => {
-                assembler.number(Register::R1, than);
-                assembler.jump_if(Register::R2, Condition::LessOrEqual, Register::R1, to);
-            }
-        }
+        assembler.jump_if(NOW, Condition::LessOrEqual, Register::R1, to);
     };
-    not_older(assembler, looked, hung_after_jiffies / LOOKS, alive);
+    let set = |assembler: &mut Assembler, field: i16, from_now: u64| {
+        assembler.number(Register::R2, from_now);
+        assembler.operate(Operation::Add, Register::R2, NOW);
+        assembler.store(Width::Double, ENTRY, field, Register::R2);
+    };
+    is_until(assembler, until, done);
     assembler.load(Width::Double, Register::R1, ENTRY, beat);
     assembler.jump_if(Register::R1, Condition::Equal, 0, exits.of(Verdict::NoSocket));
     assembler.load(Width::Double, Register::R2, ENTRY, seen);
     assembler.jump_if(Register::R1, Condition::NotEqual, Register::R2, changed);
-    not_older(assembler, when, hung_after_jiffies, silent);
+    is_until(assembler, alive, silent);
     assembler.jump(exits.of(Verdict::Hung));
     assembler.place(changed);
-    // First when, then what: another CPU may look at the same time.
-    assembler.store(Width::Double, ENTRY, when, NOW);
+    // First until when, then what: another CPU may look at the same time.
+    set(assembler, alive, hung_after_jiffies);
     assembler.store(Width::Double, ENTRY, seen, Register::R1);
     assembler.place(silent);
-    assembler.store(Width::Double, ENTRY, looked, NOW);
-    assembler.place(alive);
+    set(assembler, until, hung_after_jiffies / LOOKS);
+    assembler.place(done);
 }
 
 /// Gives the packet to the socket of its queue.

@@ -48,8 +48,8 @@ pub(super) struct Maps {
 /// A queue's heartbeat: shows the program that somebody takes its packets.
 pub(super) struct Beat {
     word: Word<AtomicU64>,
-    /// When the program has looked at that last.
-    looked: Word<AtomicU64>,
+    /// Until when the program does not look at that again.
+    until: Word<AtomicU64>,
     count: u64,
     /// 0 while it stands still.
     step: u64,
@@ -72,7 +72,7 @@ impl Beat {
     pub(super) fn stop(&self) {
         self.word.store(0, Relaxed);
         // Who sees that sees the beat, too.
-        self.looked.store(0, Release);
+        self.until.store(0, Release);
     }
 }
 
@@ -161,9 +161,9 @@ impl Maps {
     /// The same before it has beaten: there is no worker yet.
     pub(super) fn silent(&self, queue: u32) -> std::io::Result<Beat> {
         let begin = queue as usize * size_of::<Heartbeat>();
-        let [word, looked] = [offset_of!(Heartbeat, beat), offset_of!(Heartbeat, looked)]
+        let [word, until] = [offset_of!(Heartbeat, beat), offset_of!(Heartbeat, until)]
             .map(|field| Word::u64_at(&self.beats, begin + field));
-        Ok(Beat { word: word?, looked: looked?, count: 0, step: 1 })
+        Ok(Beat { word: word?, until: until?, count: 0, step: 1 })
     }
 
     /// Whether a queue's heart has beaten, and was not stopped.

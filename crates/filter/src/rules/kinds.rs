@@ -7,6 +7,20 @@ use crate::plain::{self, Plain};
 use crate::walk::Family;
 use crate::xdp::{DATA, DATA_END};
 
+/// Bytes of a header.
+struct Field {
+    width: Width,
+    at: u32,
+    /// What of them counts.
+    mask: Option<i32>,
+}
+
+impl Field {
+    fn masked(at: u32, mask: [u8; 4]) -> Self {
+        Self { width: Width::Word, at, mask: Some(i32::from_ne_bytes(mask)) }
+    }
+}
+
 impl Coder<'_> {
     /// All that becomes of packets, once for each of these kinds and once for all others.
     pub(super) fn decide_by_kind(&mut self, plains: &[Plain]) {
@@ -37,28 +51,35 @@ impl Coder<'_> {
             let Some((first, _)) = ours.first() else { continue };
             let least = ours.iter().map(|(plain, _)| plain.len()).min().unwrap_or(0);
             self.reaches(least, other);
-            let load = |coder: &mut Self, width, at: u32| {
-                coder.assembler.load(width, Register::R1, DATA, i16::try_from(at).unwrap_or(0));
+            // Of an IPv4 header several bytes are asked for at once.
+            let [high, low] = first.kind().to_be_bytes();
+            let [more, offset] = plain::FRAGMENT.to_be_bytes();
+            let (name, kind, carried, number): (_, _, _, fn(u8) -> i32) = match family {
+                Family::V4 => (
+                    Field::masked(plain::NAMED_AT, [u8::MAX, u8::MAX, u8::MAX, 0]),
+                    i32::from_ne_bytes([high, low, plain::FIRST_V4, 0]),
+                    Field::masked(plain::FRAGMENT_AT, [more, offset, 0, u8::MAX]),
+                    |protocol| i32::from_ne_bytes([0, 0, 0, protocol]),
+                ),
+                Family::V6 => (
+                    Field { width: Width::Half, at: plain::NAMED_AT, mask: None },
+                    i32::from(first.kind().to_be()),
+                    Field { width: Width::Byte, at: first.protocol_at(), mask: None },
+                    i32::from,
+                ),
             };
-            load(self, Width::Half, plain::NAMED_AT);
-            let kind = i32::from(first.kind().to_be());
+            self.load_field(&name);
             self.assembler.jump_if(Register::R1, Condition::NotEqual, kind, next);
-            if family == Family::V4 {
-                load(self, Width::Byte, plain::NETWORK);
-                let first = i32::from(plain::FIRST_V4);
-                self.assembler.jump_if(Register::R1, Condition::NotEqual, first, other);
-                load(self, Width::Half, plain::FRAGMENT_AT);
-                let fragment = i32::from(plain::FRAGMENT.to_be());
-                self.assembler.jump_if(Register::R1, Condition::CommonBit, fragment, other);
-            }
-            load(self, Width::Byte, first.protocol_at());
+            self.load_field(&carried);
             for (plain, label) in ours {
-                let protocol = i32::from(plain.protocol);
+                let protocol = number(plain.protocol);
+                if plain.len() == least {
+                    self.assembler.jump_if(Register::R1, Condition::Equal, protocol, *label);
+                    continue;
+                }
                 let not_it = self.assembler.label();
                 self.assembler.jump_if(Register::R1, Condition::NotEqual, protocol, not_it);
-                if plain.len() > least {
-                    self.reaches(plain.len(), other);
-                }
+                self.reaches(plain.len(), other);
                 self.assembler.jump(*label);
                 self.assembler.place(not_it);
             }
@@ -66,6 +87,14 @@ impl Coder<'_> {
             self.assembler.place(next);
         }
         self.assembler.place(other);
+    }
+
+    /// Loads a field to r1.
+    fn load_field(&mut self, field: &Field) {
+        self.assembler.load(field.width, Register::R1, DATA, i16::try_from(field.at).unwrap_or(0));
+        if let Some(mask) = field.mask {
+            self.assembler.operate(Operation::And, Register::R1, mask);
+        }
     }
 
     /// Goes on only when the packet has so many bytes.
