@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::share::lost_by_queue;
+use super::share::{Lost, lost_by_queue};
 use super::streams::MOST_STREAMS;
 use super::worker::{Delays, Figures, Kinds, QueueFigures, StreamFigures};
 use super::{Options, Received, worst};
@@ -92,12 +92,12 @@ const JUDGED: &[Column<Kinds>] = &[
     Column { metric: FOREIGN, of: |kinds| kinds.foreign },
 ];
 
-const STREAM: &[Column<StreamFigures>] = &[
-    Column {
-        metric: Metric::packets("packets", "packets", "Different packets of the stream that came"),
-        of: |stream| stream.counts.received,
-    },
-    Column { metric: LOST, of: |stream| stream.counts.lost() },
+const STREAM: &[Column<StreamFigures>] = &[Column {
+    metric: Metric::packets("packets", "packets", "Different packets of the stream that came"),
+    of: |stream| stream.counts.received,
+}];
+
+const STREAM_JUDGED: &[Column<StreamFigures>] = &[
     Column { metric: REORDERED, of: |stream| stream.counts.reordered },
     Column { metric: DUPLICATE, of: |stream| stream.counts.duplicates },
     Column { metric: DAMAGED, of: |stream| stream.damaged },
@@ -105,7 +105,7 @@ const STREAM: &[Column<StreamFigures>] = &[
 
 const RIGHT: Metric =
     Metric::count("right_packets", "of a generator", "Packets of generators that came as they were sent");
-pub(super) const LOST: Metric = Metric::fault(
+pub(super) const LOST: Metric = Metric::missing(
     "lost_packets",
     "lost",
     "Packets of generators that have not come, between the first and the last one that have",
@@ -119,7 +119,7 @@ pub(super) const DAMAGED: Metric =
 const FOREIGN: Metric = Metric::count("foreign_packets", "foreign", "Packets of nobody's generator");
 
 impl Received {
-    pub(super) fn new(figures: &[Figures]) -> Self {
+    pub(super) fn new(figures: &[Figures], lost: &Lost) -> Self {
         let queues = || figures.iter().flat_map(|worker| &worker.queues);
         let traffic = queues().fold(Traffic::default(), |sum, queue| sum + queue.counters.into());
         let mut received = Self { rx_packets: traffic.packets, rx_bytes: traffic.bytes, ..Self::default() };
@@ -133,13 +133,13 @@ impl Received {
             received.untracked_packets += kinds.untracked;
             received.clock_error_packets += kinds.clock_errors;
         }
-        received.lost_packets = streams(figures).values().map(|stream| stream.counts.lost()).sum();
+        received.lost_packets = lost.of_all();
         received
     }
 }
 
 /// The streams, put together from all queues.
-fn streams(figures: &[Figures]) -> BTreeMap<u16, StreamFigures> {
+pub(super) fn streams(figures: &[Figures]) -> BTreeMap<u16, StreamFigures> {
     let mut streams = BTreeMap::<u16, StreamFigures>::new();
     for (id, part) in figures.iter().flat_map(|worker| &worker.streams) {
         streams.entry(*id).or_default().merge(part);
@@ -152,24 +152,27 @@ pub(super) fn snapshot(
     figures: &[Figures],
     delays: &[Delays],
     elapsed: Duration,
+    lost: &Lost,
     most_flows: usize,
 ) -> Snapshot {
     let mut queues: Vec<&QueueFigures> = figures.iter().flat_map(|worker| &worker.queues).collect();
     queues.sort_by_key(|queue| queue.number);
-    let received = Received::new(figures);
-    let lost = match queues.as_slice() {
-        [only] => BTreeMap::from([(only.number, received.lost_packets)]),
+    let received = Received::new(figures, lost);
+    let lost_by = match queues.as_slice() {
+        [only] if !lost.is_shared() => BTreeMap::from([(only.number, received.lost_packets)]),
         _ => lost_by_queue(figures),
     };
     let queue_rows = queues.iter().map(|queue| {
         let labels = vec![("queue", queue.number.into())];
         let mut row = Row::new(labels, QUEUE, &queue.counters).and(KINDS, &queue.kinds);
-        row.values.extend(lost.get(&queue.number).map(|lost| (LOST, *lost)));
+        row.values.extend(lost_by.get(&queue.number).map(|lost| (LOST, *lost)));
         row.and(JUDGED, &queue.kinds)
     });
-    let stream_rows = streams(figures)
-        .into_iter()
-        .map(|(stream, counts)| Row::new(vec![("stream", usize::from(stream).into())], STREAM, &counts));
+    let stream_rows = streams(figures).into_iter().map(|(stream, counts)| {
+        let mut row = Row::new(vec![("stream", usize::from(stream).into())], STREAM, &counts);
+        row.values.extend(lost.of(stream).map(|lost| (LOST, lost)));
+        row.and(STREAM_JUDGED, &counts)
+    });
     let mut snapshot = Snapshot {
         command: "receive",
         elapsed,
@@ -222,13 +225,12 @@ pub struct Summary {
 
 impl Summary {
     pub(super) fn new(
-        figures: &[Figures],
+        received: Received,
         snapshot: Snapshot,
         unmet: Vec<String>,
         options: &Options,
         (port, mut warnings): (PortSummary, Vec<String>),
     ) -> Self {
-        let received = Received::new(figures);
         if received.untracked_packets > 0 {
             warnings.push(format!(
                 "{} packets were of more than {MOST_STREAMS} streams: loss is not known of those; start anew",

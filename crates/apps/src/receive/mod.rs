@@ -1,5 +1,6 @@
 //! Receiving what a generator sends and judging it: how much, what is missing, what was damaged, how long it took.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ mod worst;
 pub use events::{LATENCY, Start, Summary};
 pub use flows::MOST_SHOWN as MOST_FLOWS_SHOWN;
 
+use share::Lost;
 use worker::{Delays, Figures, Goal, Orders, Receiver};
 
 /// How to receive.
@@ -82,6 +84,7 @@ pub struct Receive {
     crew: Crew<Receiver>,
     live: Vec<Live<Figures>>,
     delays: Vec<Delays>,
+    lost: RefCell<Lost>,
     port: Box<dyn Port>,
     options: Options,
     started: Instant,
@@ -99,19 +102,27 @@ impl Receive {
         stop: &Stop,
     ) -> Result<Self, StartError> {
         let queues = Halves::of(&mut *port);
+        let lost = RefCell::new(Lost::new(queues.rx.len() > 1));
         let tasks = plan(queues, options, arena).map_err(|reason| format!("{} {reason}", port.name()));
         let live = tasks.iter().flatten().map(Receiver::live).collect();
         let delays = tasks.iter().flatten().map(Receiver::delays).collect();
         let started = Instant::now();
         let close = |task: Receiver| drop(task.close());
         let (crew, [port]) = launch("receive", &options.workers, tasks, [port], stop, close)?;
-        Ok(Self { crew, live, delays, port, options: options.clone(), started })
+        Ok(Self { crew, live, delays, lost, port, options: options.clone(), started })
     }
 
     /// What was received so far.
     pub fn received(&self) -> Received {
+        let figures = self.figures();
+        Received::new(&figures, &self.lost.borrow())
+    }
+
+    /// What the workers have shown last.
+    fn figures(&self) -> Vec<Figures> {
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
-        Received::new(&figures)
+        self.lost.borrow_mut().look(&figures);
+        figures
     }
 }
 
@@ -170,9 +181,9 @@ impl App for Receive {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
-        let mut snapshot =
-            events::snapshot(&figures, &self.delays, self.started.elapsed(), self.options.flows);
+        let (figures, lost) = (self.figures(), self.lost.borrow());
+        let elapsed = self.started.elapsed();
+        let mut snapshot = events::snapshot(&figures, &self.delays, elapsed, &lost, self.options.flows);
         snapshot.tables.extend(port_tables([&*self.port]));
         snapshot
     }
@@ -191,7 +202,9 @@ impl App for Receive {
         let figures: Vec<Figures> = tasks.into_iter().map(Receiver::close).collect();
         let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));
         let port = close_port(self.port, &mut warnings, &mut unmet);
-        let snapshot = events::snapshot(&figures, &self.delays, elapsed, self.options.flows);
-        Summary::new(&figures, snapshot, unmet, &self.options, (port, warnings))
+        let mut lost = self.lost.into_inner();
+        lost.look(&figures);
+        let snapshot = events::snapshot(&figures, &self.delays, elapsed, &lost, self.options.flows);
+        Summary::new(Received::new(&figures, &lost), snapshot, unmet, &self.options, (port, warnings))
     }
 }

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 
+use super::events::streams;
 use super::sequence::{Counts, Order};
 use super::worker::Figures;
 
@@ -229,6 +230,46 @@ impl Ends {
     /// The streams; `None` while the workers' figures are not of one moment.
     pub(super) fn of_all(&self) -> Option<&BTreeMap<u16, Counts>> {
         self.0.values().next().filter(|_| self.0.len() == 1)
+    }
+}
+
+/// What was lost of each stream, as it is known.
+#[derive(Debug)]
+pub(super) struct Lost {
+    streams: BTreeMap<u16, u64>,
+    shared: bool,
+}
+
+impl Lost {
+    /// Nothing is known yet; of streams that may be `shared` by several queues.
+    pub(super) fn new(shared: bool) -> Self {
+        Self { streams: BTreeMap::new(), shared }
+    }
+
+    /// Whether a stream may come by several queues.
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// Takes what the workers show. What one has seen later than another would look lost until the other shows more, so of
+    /// several queues nothing new is known while their figures are not of one moment.
+    pub(super) fn look(&mut self, figures: &[Figures]) {
+        let lost = |(id, counts): (&u16, &Counts)| (*id, counts.lost());
+        if !self.shared {
+            self.streams = streams(figures).iter().map(|(id, stream)| lost((id, &stream.counts))).collect();
+        } else if let Some(ends) = Ends::of(figures).of_all() {
+            self.streams = ends.iter().map(lost).collect();
+        }
+    }
+
+    /// Of one stream; `None` where it is not known.
+    pub(super) fn of(&self, stream: u16) -> Option<u64> {
+        self.streams.get(&stream).copied()
+    }
+
+    /// Of all streams together.
+    pub(super) fn of_all(&self) -> u64 {
+        self.streams.values().fold(0, |sum, lost| sum.saturating_add(*lost))
     }
 }
 

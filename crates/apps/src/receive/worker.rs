@@ -470,6 +470,7 @@ impl Task for Receiver {
     }
 
     fn next_deadline(&self, _: u64) -> Option<u64> {
-        None
+        // Also one without packets says that it has none, or loss would not be known.
+        self.parts_at.map(|last| (last + 1) * PARTS_INTERVAL)
     }
 }

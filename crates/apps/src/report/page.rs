@@ -192,7 +192,7 @@ fn totals_of(interval: &Interval<'_>, width: usize) -> Vec<Line<'static>> {
     let counts =
         total.values.iter().filter(|(metric, _)| metric.kind != Kind::Bytes).map(|(metric, value)| {
             let text = Span::raw(format!("{value} {}", metric.noun));
-            if metric.kind == Kind::Fault && *value > 0 { text.red().bold() } else { text }
+            if metric.kind.is_fault() && *value > 0 { text.red().bold() } else { text }
         });
     let mut lines = lines_of(rates, ", ", width);
     lines.extend(lines_of(counts.collect(), " · ", width));

@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use super::snapshot::{Distribution, Kind, Label, Metric, Row, Snapshot, Table};
+use super::snapshot::{Distribution, Label, Metric, Row, Snapshot, Table};
 
 /// The type of what [`exposition`] writes.
 pub(super) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -87,7 +87,7 @@ fn family<'a>(
     metric: Metric,
     samples: impl Iterator<Item = (&'a [(&'static str, Label)], u64)>,
 ) {
-    let (kind, end) = if metric.kind == Kind::Gauge { ("gauge", "") } else { ("counter", "_total") };
+    let (kind, end) = if metric.kind.may_fall() { ("gauge", "") } else { ("counter", "_total") };
     let name = format!("{prefix}{}{end}", metric.name);
     head(text, &name, metric.help, kind);
     for (labels, value) in samples {
@@ -123,6 +123,7 @@ mod tests {
             "# TYPE bywash_elapsed_seconds gauge\nbywash_elapsed_seconds 3\n",
             "# TYPE bywash_rx_packets_total counter\nbywash_rx_packets_total 3000\n",
             "# TYPE bywash_depth gauge\nbywash_depth 7\n",
+            "# TYPE bywash_lost_packets gauge\nbywash_lost_packets 2\n",
             "# HELP bywash_queue_packets_total Packets received\n# TYPE bywash_queue_packets_total counter\n\
              bywash_queue_packets_total{queue=\"0\"} 2000\nbywash_queue_packets_total{queue=\"1\"} 1000\n",
             "# TYPE bywash_latency_seconds histogram\nbywash_latency_seconds_bucket{le=\"0.000001\"} 1\n\

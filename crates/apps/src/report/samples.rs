@@ -8,7 +8,7 @@ use super::times::{Stopwatch, Times};
 const TOTAL: [Metric; 4] = [
     Metric::packets("rx_packets", "received", "Packets received"),
     Metric::bytes("rx_bytes", "bytes", "Their bytes, without FCS"),
-    Metric::fault("lost_packets", "lost", "Packets that have not come"),
+    Metric::missing("lost_packets", "lost", "Packets that have not come"),
     Metric::gauge("depth", "waiting", "Packets that wait"),
 ];
 

@@ -36,8 +36,22 @@ pub enum Kind {
     Count,
     /// Something that grows and had better not: people see it where it is not 0.
     Fault,
+    /// The same that may be taken back, as what is missing may still come.
+    Missing,
     /// Something that grows and falls.
     Gauge,
+}
+
+impl Kind {
+    /// Whether it had better be 0.
+    pub(super) fn is_fault(self) -> bool {
+        matches!(self, Self::Fault | Self::Missing)
+    }
+
+    /// Whether it may become less.
+    pub(super) fn may_fall(self) -> bool {
+        matches!(self, Self::Gauge | Self::Missing)
+    }
 }
 
 impl Metric {
@@ -69,6 +83,11 @@ impl Metric {
     /// What had better be 0.
     pub const fn fault(name: &'static str, noun: &'static str, help: &'static str) -> Self {
         Self { name, noun, help, kind: Kind::Fault }
+    }
+
+    /// What had better be 0 and may become so again.
+    pub const fn missing(name: &'static str, noun: &'static str, help: &'static str) -> Self {
+        Self { name, noun, help, kind: Kind::Missing }
     }
 
     /// What grows and falls.
@@ -159,7 +178,7 @@ impl Row {
 
     /// What has gone wrong, where something has.
     pub fn faults(&self) -> impl Iterator<Item = &(Metric, u64)> {
-        self.values.iter().filter(|(metric, value)| metric.kind == Kind::Fault && *value > 0)
+        self.values.iter().filter(|(metric, value)| metric.kind.is_fault() && *value > 0)
     }
 
     /// Rates over `seconds` since `before`, or since the start.

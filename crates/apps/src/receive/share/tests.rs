@@ -115,6 +115,33 @@ fn a_worker_that_published_earlier_is_compared_with_what_was_then() {
     assert_eq!(lost_by_queue(&workers), BTreeMap::from([(0, 3), (1, 0)]));
 }
 
+#[test]
+fn what_one_worker_has_seen_later_than_another_is_not_lost() {
+    let mut queues = [Streams::new(true), Streams::new(true)];
+    for number in [0, 1, 2, 3, 6] {
+        queues[number as usize % 2].note(9, 2, number);
+    }
+    let mut workers = queues.map(|streams| figures(&[streams]));
+    let mut lost = Lost::new(true);
+    lost.look(&workers);
+    assert_eq!((lost.of(9), lost.of_all()), (Some(2), 2));
+    // One has gone on: what the other has received meanwhile is not shown yet.
+    let mut later = Streams::new(true);
+    for n in 0..50 {
+        later.note(9, 2, 2 * n);
+    }
+    workers[0] = Figures { parts_at: 1, ..figures(&[later]) };
+    lost.look(&workers);
+    assert_eq!((lost.of(9), lost.of_all()), (Some(2), 2));
+    let mut later = Streams::new(true);
+    for n in 0..48 {
+        later.note(9, 2, 2 * n + 1);
+    }
+    workers[1] = Figures { parts_at: 1, ..figures(&[later]) };
+    lost.look(&workers);
+    assert_eq!((lost.of(9), lost.of_all()), (Some(1), 1), "some came late");
+}
+
 proptest! {
     /// Flows in turn, dealt to three queues, some packets in runs that are noted at once; some are lost, some come late.
     #[test]

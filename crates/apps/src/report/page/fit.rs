@@ -93,7 +93,7 @@ fn columns(table: &Table, interval: &Interval<'_>) -> Vec<Numbers> {
     let fullest = table.rows.iter().max_by_key(|row| row.values.len());
     let metrics = fullest.into_iter().flat_map(|row| &row.values).map(|(metric, _)| *metric);
     for metric in metrics.filter(|metric| metric.kind != Kind::Bytes) {
-        let is_fault = |value: u64| metric.kind == Kind::Fault && value > 0;
+        let is_fault = |value: u64| metric.kind.is_fault() && value > 0;
         let name = metric.name.trim_end_matches("_packets").replace('_', " ");
         let mut numbers = column(&name, &|row| match row.value(metric.name) {
             Some(value) if is_fault(value) => Span::raw(value.to_string()).red(),
