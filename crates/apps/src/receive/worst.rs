@@ -102,8 +102,24 @@ pub(super) fn flows(figures: &[Figures], most: usize) -> Table {
     others.lost =
         lost_of(&numbered, &ends).map(|lost| lost.saturating_sub(shown)).filter(|_| !numbered.is_empty());
     let mut rows: Vec<Row> = flows.iter().map(|(key, known)| known.row(&key.to_string())).collect();
-    if others.traffic.packets > 0 || others.faults() > 0 {
+    let has_rest = others.traffic.packets > 0 || others.faults() > 0;
+    if has_rest {
         rows.push(others.row("others"));
     }
-    Table { partial: true, ..Table::new("flows", "flow", 0, rows) }
+    Table { in_metrics: false, partial: true, has_rest, ..Table::new("flows", "flow", 0, rows) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flows_that_whoever_sends_makes_up_are_no_metrics() {
+        let one = Traffic { packets: 1, bytes: 60 };
+        let table = flows(&[Figures { other_flows: one, ..Figures::default() }], 1);
+        assert_eq!(
+            (table.in_metrics, table.partial, table.has_rest, table.rows.len()),
+            (false, true, true, 1)
+        );
+    }
 }

@@ -217,6 +217,8 @@ pub struct Table {
     pub usual: usize,
     /// Only some rows are here, not always the same: what one had before it came is not known.
     pub partial: bool,
+    /// The last row is what all others have together that are not here.
+    pub has_rest: bool,
     /// The rows, always in the same order.
     pub rows: Vec<Row>,
 }
@@ -224,7 +226,11 @@ pub struct Table {
 impl Table {
     /// All rows there are, told of everywhere but in the live line.
     pub fn new(name: &'static str, row: &'static str, usual: usize, rows: Vec<Row>) -> Self {
-        Self { name, row, in_line: false, in_metrics: true, usual, partial: false, rows }
+        Self { name, row, in_line: false, in_metrics: true, usual, partial: false, has_rest: false, rows }
+    }
+
+    fn find(&self, labels: &[(&'static str, Label)]) -> Option<&Row> {
+        self.rows.iter().find(|row| row.labels == labels)
     }
 }
 
@@ -300,12 +306,20 @@ impl<'a> Interval<'a> {
 
     /// Rates of `row` of `table`, which is one of [`Snapshot::tables`].
     pub fn rates(&self, table: &Table, row: &Row) -> Option<Rates> {
-        let table =
+        let sooner =
             self.before.and_then(|before| before.tables.iter().find(|other| other.name == table.name));
-        let partial = table.is_some_and(|table| table.partial);
-        let before = table.and_then(|table| table.rows.iter().find(|other| other.labels == row.labels));
-        if partial && before.is_none() {
-            return None;
+        let before = sooner.and_then(|sooner| sooner.find(&row.labels));
+        if let Some(sooner) = sooner.filter(|sooner| sooner.partial) {
+            before?;
+            // A row that has come or gone since has taken from the rest, or given to it, what it had before.
+            let is_rest = table.has_rest && table.rows.last().is_some_and(|last| last.labels == row.labels);
+            let are_same = || {
+                sooner.rows.len() == table.rows.len()
+                    && sooner.rows.iter().all(|row| table.find(&row.labels).is_some())
+            };
+            if is_rest && !are_same() {
+                return None;
+            }
         }
         row.rates(before, self.seconds())
     }
@@ -317,5 +331,35 @@ impl<'a> Interval<'a> {
             Some(before) => distribution.times.since(&before.times),
             None => distribution.times.clone(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::samples::sooner;
+    use super::*;
+
+    #[test]
+    fn the_rest_has_a_rate_while_it_is_of_the_same_rows() {
+        const PACKETS: Metric = Metric::packets("packets", "packets", "Packets");
+        let moment = |seconds, flows: &[(&str, u64)]| {
+            let row = |(name, packets): &(&str, u64)| Row {
+                labels: vec![("flow", Label::from(*name))],
+                values: vec![(PACKETS, *packets)],
+            };
+            let rows = flows.iter().map(row).collect();
+            let table = Table { partial: true, has_rest: true, ..Table::new("flows", "flow", 0, rows) };
+            Snapshot { elapsed: Duration::from_secs(seconds), tables: vec![table], ..sooner() }
+        };
+        let rates = |before: &[(&str, u64)], now: &[(&str, u64)]| -> Vec<Option<u64>> {
+            let (before, now) = (moment(1, before), moment(2, now));
+            let (interval, table) = (now.since(Some(&before)), &now.tables[0]);
+            table.rows.iter().map(|row| interval.rates(table, row).map(|rates| rates.pps)).collect()
+        };
+        let before = [("a", 10), ("b", 20), ("others", 100)];
+        assert_eq!(rates(&before, &[("b", 25), ("a", 11), ("others", 107)]), [Some(5), Some(1), Some(7)]);
+        assert_eq!(rates(&before, &[("b", 25), ("c", 90), ("others", 50)]), [Some(5), None, None]);
+        assert_eq!(rates(&before, &[("b", 25), ("others", 120)]), [Some(5), None]);
+        assert_eq!(rates(&before[..2], &[("a", 11), ("others", 30)]), [Some(1), None]);
     }
 }
