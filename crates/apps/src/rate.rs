@@ -21,15 +21,20 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Bits of frames with FCS per second: what RFC 2544 calls the frame's size.
+    /// Bits of frames with padding and FCS per second: what RFC 2544 calls the frame's size.
     pub fn l2_rate(self, seconds: f64) -> u64 {
-        per_second((self.bytes + self.packets * u64::from(FCS)) * 8, seconds)
+        self.rate_with(FCS, seconds)
     }
 
-    /// Bits per second that the wire is busy: with preamble and gap, short frames padded (as if all had the same length).
+    /// Bits per second that the wire is busy: with preamble and gap, too.
     pub fn l1_rate(self, seconds: f64) -> u64 {
+        self.rate_with(FCS + PREAMBLE_AND_GAP, seconds)
+    }
+
+    /// Short frames are padded as if all had the same length, since what each had is not known.
+    fn rate_with(self, beside: u32, seconds: f64) -> u64 {
         let bytes = self.bytes.max(self.packets * u64::from(MIN_FRAME));
-        per_second((bytes + self.packets * u64::from(FCS + PREAMBLE_AND_GAP)) * 8, seconds)
+        per_second((bytes + self.packets * u64::from(beside)) * 8, seconds)
     }
 }
 
@@ -116,7 +121,8 @@ mod tests {
         // 14 880 952 frames of 60 bytes (64 with FCS) fill 10 Gbit/s; the wire pads what is shorter.
         let full = Traffic { packets: 14_880_952, bytes: 14_880_952 * 60 };
         assert_eq!(full.l1_rate(1.0), 9_999_999_744);
-        assert_eq!(Traffic { bytes: full.packets * 42, ..full }.l1_rate(1.0), 9_999_999_744);
+        let short = Traffic { bytes: full.packets * 42, ..full };
+        assert_eq!((short.l1_rate(1.0), short.l2_rate(2.0)), (9_999_999_744, 14_880_952 * 64 * 4));
         assert_eq!(full.l2_rate(2.0), 14_880_952 * 64 * 4);
         assert_eq!(full.l2_rate(0.0), 0);
     }
