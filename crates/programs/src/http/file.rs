@@ -48,7 +48,7 @@ pub(super) enum Part {
 
 impl<'a> Conditions<'a> {
     /// The place of a field by its name, if it is one of these.
-    pub(super) fn field(&mut self, name: &str) -> Option<&mut Option<&'a str>> {
+    pub(super) fn field(&mut self, name: &[u8]) -> Option<&mut Option<&'a str>> {
         let fields = [
             ("if-match", &mut self.if_match),
             ("if-unmodified-since", &mut self.if_unmodified_since),
@@ -57,7 +57,7 @@ impl<'a> Conditions<'a> {
             ("if-range", &mut self.if_range),
             ("range", &mut self.range),
         ];
-        fields.into_iter().find(|(field, _)| name.eq_ignore_ascii_case(field)).map(|(_, place)| place)
+        fields.into_iter().find(|(field, _)| name.eq_ignore_ascii_case(field.as_bytes())).map(|(_, place)| place)
     }
 
     /// What is answered of something of `length` bytes that is there, in the order of RFC 9110, 13.2.2; `takes_parts`: it has

@@ -41,14 +41,15 @@ impl Refused {
     }
 }
 
-/// Reads a head, without the empty line at its end.
+/// Reads a head, without the empty line at its end. What a field says may be any bytes (RFC 9110, 5.5): only what is used
+/// of it is text.
 ///
 /// # Errors
 /// It is none, or nothing that is answered here.
 pub(super) fn parse(head: &[u8]) -> Result<Asked<'_>, Refused> {
-    let text = std::str::from_utf8(head).map_err(|_| Refused::Bad)?;
-    let mut lines = text.split('\n').map(|line| line.strip_suffix('\r').unwrap_or(line));
-    let mut words = lines.next().unwrap_or_default().split(' ');
+    let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let line = std::str::from_utf8(lines.next().unwrap_or_default()).map_err(|_| Refused::Bad)?;
+    let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
@@ -99,32 +100,44 @@ struct Fields<'a> {
 }
 
 /// Reads the lines of a head's fields, of a client that is of 1.1 or later or not.
-fn fields<'a>(lines: impl Iterator<Item = &'a str>, newer: bool) -> Option<Fields<'a>> {
+fn fields<'a>(lines: impl Iterator<Item = &'a [u8]>, newer: bool) -> Option<Fields<'a>> {
     let (mut keeps, mut closes, mut hosts, mut has_body) = (newer, false, 0, false);
     let mut conditions = Conditions::default();
     for line in lines {
-        let (name, value) = line.split_once(':')?;
+        let colon = line.iter().position(|byte| *byte == b':')?;
+        let (name, value) = (&line[..colon], trimmed(&line[colon + 1..]));
         // A blank before the colon, or a line that goes on the one before: others may read a length there (RFC 9112, 5.1 and 5.2).
-        if name.is_empty() || !name.bytes().all(is_token) {
+        if name.is_empty() || !name.iter().copied().all(is_token) {
             return None;
         }
-        let value = value.trim();
-        if name.eq_ignore_ascii_case("connection") {
+        if name.eq_ignore_ascii_case(b"connection") {
             // Several lines are one list (RFC 9110, 5.3), in which the order says nothing.
-            let has = |word: &str| value.split(',').any(|other| other.trim().eq_ignore_ascii_case(word));
+            let has = |word: &str| {
+                let mut words = value.split(|byte| *byte == b',').map(trimmed);
+                words.any(|other| other.eq_ignore_ascii_case(word.as_bytes()))
+            };
             (keeps, closes) = (keeps || has("keep-alive"), closes || has("close"));
-        } else if name.eq_ignore_ascii_case("host") {
+        } else if name.eq_ignore_ascii_case(b"host") {
             hosts += 1;
-        } else if (name.eq_ignore_ascii_case("content-length") && value != "0")
-            || name.eq_ignore_ascii_case("transfer-encoding")
+        } else if (name.eq_ignore_ascii_case(b"content-length") && value != b"0")
+            || name.eq_ignore_ascii_case(b"transfer-encoding")
         {
             has_body = true;
         } else if let Some(condition) = conditions.field(name) {
-            *condition = Some(value);
+            // Bytes that are no text are no date and no range, and no tag that is known here.
+            *condition = Some(std::str::from_utf8(value).unwrap_or("?"));
         }
     }
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
     (hosts == 1 || (hosts == 0 && !newer)).then_some(Fields { keeps, closes, has_body, conditions })
+}
+
+/// A value without the blanks around it.
+fn trimmed(value: &[u8]) -> &[u8] {
+    let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t');
+    let first = value.iter().position(|byte| !is_blank(byte)).unwrap_or(value.len());
+    let end = value.iter().rposition(|byte| !is_blank(byte)).map_or(first, |last| last + 1);
+    &value[first..end]
 }
 
 /// The path of a request's target and what follows it. Of one with a scheme and a host, as proxies are asked, the rest (RFC 9112, 3.2.2:
@@ -145,6 +158,21 @@ fn origin_form(target: &str) -> Option<&str> {
 mod tests {
     use super::Refused::{Bad, Method, Version};
     use super::*;
+
+    #[test]
+    fn what_a_field_says_may_be_any_bytes() {
+        let asked = |head: &'static [u8]| parse(head).map(|asked| (asked.path, asked.stays));
+        assert_eq!(asked(b"GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: caf\xe9"), Ok(("/", true)));
+        assert_eq!(asked(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: \xff, close"), Ok(("/", false)));
+        assert_eq!(asked(b"GET /\xff HTTP/1.1\r\nHost: a"), Err(Bad));
+        assert_eq!(asked(b"GET / HTTP/1.1\r\nHost: a\r\nX\xff: a"), Err(Bad));
+        let head = b"GET / HTTP/1.1\r\nHost: a\r\nIf-Match: \"\xff\"\r\nRange: bytes=0-\xff";
+        let conditions = parse(head).map(|asked| asked.conditions);
+        assert_eq!(
+            conditions.map(|it| it.part(9, None, true)),
+            Ok(super::super::file::Part::ConditionFailed)
+        );
+    }
 
     #[test]
     fn a_head_says_what_is_asked_for_and_whether_the_connection_stays() {
