@@ -216,7 +216,10 @@ impl Http {
         if let Some(page) = self.pages.get(&*name) {
             return Found::Page(page);
         }
-        let number = |name: &[u8]| std::str::from_utf8(name).ok()?.parse().ok();
+        let number = |name: &[u8]| {
+            let name = name.iter().all(u8::is_ascii_digit).then_some(name)?;
+            std::str::from_utf8(name).ok()?.parse().ok()
+        };
         let length = if name.is_empty() { Some(64) } else { number(&name) };
         length.filter(|length| *length <= LARGEST).map_or(Found::Nothing("404 Not Found"), Found::Made)
     }
@@ -233,10 +236,10 @@ impl Http {
                 }
                 connection.head.push(*byte);
                 // A line may end without CR (RFC 9112, 2.2), and each as it likes.
-                let whole = connection.head.ends_with(b"\n\r\n") || connection.head.ends_with(b"\n\n");
-                if whole || connection.head.len() > HEAD {
-                    let head = connection.head.trim_ascii();
-                    let asked = if whole { parse(head) } else { Err(Refused::TooLarge) };
+                let ends = [&b"\n\r\n"[..], b"\n\n"];
+                let whole = ends.into_iter().find_map(|end| connection.head.strip_suffix(end));
+                if whole.is_some() || connection.head.len() > HEAD {
+                    let asked = whole.map_or(Err(Refused::TooLarge), parse);
                     let asked = asked.as_ref().map_err(|refused| *refused);
                     connection.answers.push_back(self.answer(asked));
                     connection.last = !asked.is_ok_and(|asked| asked.stays);

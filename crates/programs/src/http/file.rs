@@ -57,7 +57,10 @@ impl<'a> Conditions<'a> {
             ("if-range", &mut self.if_range),
             ("range", &mut self.range),
         ];
-        fields.into_iter().find(|(field, _)| name.eq_ignore_ascii_case(field.as_bytes())).map(|(_, place)| place)
+        fields
+            .into_iter()
+            .find(|(field, _)| name.eq_ignore_ascii_case(field.as_bytes()))
+            .map(|(_, place)| place)
     }
 
     /// What is answered of something of `length` bytes that is there, in the order of RFC 9110, 13.2.2; `takes_parts`: it has

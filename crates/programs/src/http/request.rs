@@ -1,5 +1,7 @@
 //! The head of a request: what is asked for, or why that is not answered (RFC 9112, 2 and 3).
 
+use std::net::Ipv6Addr;
+
 use super::file::Conditions;
 use super::is_served;
 
@@ -49,6 +51,10 @@ impl Refused {
 pub(super) fn parse(head: &[u8]) -> Result<Asked<'_>, Refused> {
     let mut lines = head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line));
     let line = std::str::from_utf8(lines.next().unwrap_or_default()).map_err(|_| Refused::Bad)?;
+    // RFC 9112, 2.2: a CR alone makes it none, and no target has another of these (RFC 3986, 2).
+    if line.bytes().any(|byte| byte.is_ascii_control()) {
+        return Err(Refused::Bad);
+    }
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
@@ -110,6 +116,10 @@ fn fields<'a>(lines: impl Iterator<Item = &'a [u8]>, newer: bool) -> Option<Fiel
         if name.is_empty() || !name.iter().copied().all(is_token) {
             return None;
         }
+        // RFC 9110, 5.5: it may have been cut there by somebody before.
+        if value.iter().any(|byte| matches!(byte, b'\0' | b'\r')) {
+            return None;
+        }
         if name.eq_ignore_ascii_case(b"connection") {
             // Several lines are one list (RFC 9110, 5.3), in which the order says nothing.
             let has = |word: &str| {
@@ -118,10 +128,17 @@ fn fields<'a>(lines: impl Iterator<Item = &'a [u8]>, newer: bool) -> Option<Fiel
             };
             (keeps, closes) = (keeps || has("keep-alive"), closes || has("close"));
         } else if name.eq_ignore_ascii_case(b"host") {
+            if !std::str::from_utf8(value).is_ok_and(is_host) {
+                return None;
+            }
             hosts += 1;
-        } else if (name.eq_ignore_ascii_case(b"content-length") && value != b"0")
-            || name.eq_ignore_ascii_case(b"transfer-encoding")
-        {
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            // RFC 9112, 6.3: where it is no number, nobody knows where the next request begins.
+            if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
+                return None;
+            }
+            has_body |= value.iter().any(|digit| *digit != b'0');
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
             has_body = true;
         } else if let Some(condition) = conditions.field(name) {
             // Bytes that are no text are no date and no range, and no tag that is known here.
@@ -130,6 +147,47 @@ fn fields<'a>(lines: impl Iterator<Item = &'a [u8]>, newer: bool) -> Option<Fiel
     }
     // RFC 9112, 3.2: one of them, and since 1.1 not without.
     (hosts == 1 || (hosts == 0 && !newer)).then_some(Fields { keeps, closes, has_body, conditions })
+}
+
+/// Whether a value names a host, and a port if it likes (RFC 9112, 3.2; RFC 3986, 3.2.2). It may be empty: not every target has one.
+fn is_host(value: &str) -> bool {
+    let (is_name, port) = match value.strip_prefix('[').map(|literal| literal.split_once(']')) {
+        Some(Some((literal, port))) => (literal.parse::<Ipv6Addr>().is_ok() || is_future(literal), port),
+        Some(None) => return false,
+        None => {
+            let (name, port) = value.split_at(value.find(':').unwrap_or(value.len()));
+            (is_registered(name.as_bytes()), port)
+        }
+    };
+    let is_port = |port: &str| port.bytes().all(|byte| byte.is_ascii_digit());
+    is_name && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
+/// The bytes of a name that stand for themselves: `unreserved` and `sub-delims` of RFC 3986.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&byte)
+}
+
+/// `reg-name`, which an IPv4 address is, too.
+fn is_registered(mut name: &[u8]) -> bool {
+    loop {
+        name = match name {
+            [] => return true,
+            [b'%', high, low, rest @ ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() => rest,
+            [byte, rest @ ..] if is_plain(*byte) => rest,
+            _ => return false,
+        };
+    }
+}
+
+/// `IPvFuture`.
+fn is_future(literal: &str) -> bool {
+    literal.strip_prefix(['v', 'V']).and_then(|rest| rest.split_once('.')).is_some_and(
+        |(version, address)| {
+            let is_version = !version.is_empty() && version.bytes().all(|byte| byte.is_ascii_hexdigit());
+            is_version && !address.is_empty() && address.bytes().all(|byte| is_plain(byte) || byte == b':')
+        },
+    )
 }
 
 /// A value without the blanks around it.
@@ -175,6 +233,22 @@ mod tests {
     }
 
     #[test]
+    fn a_host_is_a_name_or_an_address_and_perhaps_a_port() {
+        for host in
+            ["", "a", "a_b.c-d:80", "a:", "192.0.2.1:8080", "[2001:db8::1]", "[::1]:80", "%41b", "[v1.a:b]"]
+        {
+            assert!(is_host(host), "{host}");
+        }
+        for host in [
+            "a b", "a, b", "a/b", "a@b", "a:x", "a:80:90", "a:+8", "größe", "a%4", "a%zz", "[::1", "[::1]80",
+            "[a]", "::1", "[v.a]",
+        ] {
+            assert!(!is_host(host), "{host}");
+            assert_eq!(parse(format!("GET / HTTP/1.1\r\nHost: {host}").as_bytes()), Err(Bad), "{host}");
+        }
+    }
+
+    #[test]
     fn a_head_says_what_is_asked_for_and_whether_the_connection_stays() {
         let asked = |text: &'static str| parse(text.as_bytes()).map(|asked| (asked.path, asked.stays));
         for (head, expected) in [
@@ -213,6 +287,14 @@ mod tests {
             ("GET a/9 HTTP/1.1\r\nHost: a", Err(Bad)),
             ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0", Ok(("", true))),
             ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Ok(("", false))),
+            ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 00", Ok(("/", true))),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: +5", Err(Bad)),
+            ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length:", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\0b", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\nX: a\rb: c", Err(Bad)),
+            ("GET / HTTP/1.1\r\nHost: a\r\r\nX: a", Err(Bad)),
+            ("GET /a\rb HTTP/1.1\r\nHost: a", Err(Bad)),
+            ("GET /a\0b HTTP/1.1\r\nHost: a", Err(Bad)),
             ("PUT / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nHost: a", Ok(("", false))),
             ("POST / HTTP/1.1\r\nContent-Length: 3", Err(Bad)),
             ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3", Err(Bad)),
