@@ -171,16 +171,12 @@ impl Generator {
         }
         let most = self.orders.count.map_or(usize::MAX, |left| usize::try_from(left).unwrap_or(usize::MAX));
         let most = most.min(self.batch.room());
-        let due = match &mut self.schedule {
+        let (first, due) = match &mut self.schedule {
             Some(schedule) => {
                 let first = schedule.first_due(now);
-                let due = schedule.take_due(now, self.end.unwrap_or(u64::MAX), most);
-                if due > 0 {
-                    self.timing.note(now, first, due);
-                }
-                due
+                (Some(first), schedule.take_due(now, self.end.unwrap_or(u64::MAX), most))
             }
-            None => most,
+            None => (None, most),
         };
         if due == 0 {
             return;
@@ -191,11 +187,11 @@ impl Generator {
             // The TX ring has our frames, or a wire in memory has carried them away. Then others' frames come from the
             // arena, and what they hold is not known.
             if frames > 0 || self.tx.in_flight() > 0 {
-                return self.make_packets(due.min(frames), due);
+                return self.make_packets(due.min(frames), due, (now, first));
             }
             self.is_prepared = false;
         }
-        self.make_packets(due, due);
+        self.make_packets(due, due, (now, first));
     }
 
     /// Gives up what has found no room when the time is over: a dead link takes nothing, ever.
@@ -214,11 +210,16 @@ impl Generator {
         self.is_over = true;
     }
 
-    /// Makes `n` packets of `due`; the others stay due.
+    /// Makes `n` packets of `due`, at `now`, of which the first was due at a time if there is a schedule; the others stay due.
     #[inline]
-    fn make_packets(&mut self, n: usize, due: usize) {
+    fn make_packets(&mut self, n: usize, due: usize, (now, first): (u64, Option<u64>)) {
         let maker = &mut self.orders.maker;
-        let made = maker.make(n, clock::realtime(), self.is_prepared, &mut self.pool, &mut self.batch) as u64;
+        let made = maker.make(n, clock::realtime(), self.is_prepared, &mut self.pool, &mut self.batch);
+        // What is not made is noted when it is.
+        if let Some(first) = first.filter(|_| made > 0) {
+            self.timing.note(now, first, made);
+        }
+        let made = made as u64;
         if let Some(left) = &mut self.orders.count {
             *left -= made;
         }
@@ -271,5 +272,50 @@ impl Task for Generator {
 
     fn finish(&mut self) {
         drain(&mut *self.tx, &mut self.pool, self.orders.is_file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_port::frame::{Arena, BATCH, FRAME_SIZE};
+
+    use super::super::Frame;
+    use super::super::plan::Plan;
+    use super::super::schedule::Pace;
+    use super::*;
+    use crate::report::Times;
+
+    /// A ring that has packets and takes none.
+    struct Full;
+
+    impl TxQueue for Full {
+        fn tx(&mut self, _: &mut Pool, _: &mut Batch) -> usize {
+            0
+        }
+        fn flush(&mut self, _: &mut Pool) {}
+        fn in_flight(&self) -> usize {
+            1
+        }
+        fn counters(&self) -> QueueCounters {
+            QueueCounters::default()
+        }
+        fn close(self: Box<Self>, _: &mut Pool) {}
+    }
+
+    #[test]
+    fn what_there_is_no_frame_for_is_noted_when_it_is_made() {
+        let arena = Arena::new(vec![0; 4 * FRAME_SIZE]).unwrap();
+        let maker = Maker::new(Plan::new(&Frame::default(), None).unwrap(), (0, 1), 1);
+        let orders = Orders { maker, count: Some(10), is_file: false };
+        let mut generator = Generator::new(Box::new(Full), 0, arena.pool(4).unwrap(), BATCH, orders);
+        let schedule = Schedule::new(Pace::steady(1_000_000_000), (0, 1), clock::monotonic() - 1_000_000);
+        generator.set_times(Some(schedule), None);
+        let noted = |generator: &Generator| generator.dials().map(|dial| Times::read([&dial]).count());
+        let frames: Vec<_> = generator.pool.take_many(4).collect();
+        generator.turn();
+        assert_eq!(noted(&generator), [0, 0]);
+        generator.pool.give_many(frames.into_iter());
+        generator.turn();
+        assert_eq!(noted(&generator), [3, 1], "four packets, which leave together");
     }
 }
