@@ -95,8 +95,9 @@ pub fn run<A: App>(mut app: A, duration: Option<Duration>, stop: &Stop, reporter
     // A time that no clock reaches is no end.
     let end = duration.and_then(|d| started.checked_add(d));
     let mut told: (Vec<String>, u64) = (Vec::new(), 0);
-    for tick in 1.. {
-        let next = started + Duration::from_secs(tick);
+    loop {
+        // Seconds that the process stood still, as after SIGSTOP, are over: none is made up for.
+        let next = started + Duration::from_secs(started.elapsed().as_secs() + 1);
         let until = end.map_or(next, |end| end.min(next));
         let over = wait(&mut app, until, stop, reporter);
         // What has changed in the last second of a run is told, too.
@@ -344,4 +345,61 @@ pub(crate) fn write_counters(f: &mut fmt::Formatter<'_>, ports: &[PortSummary]) 
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Style;
+
+    /// Stands still in its first second, and ends in the wait after it.
+    #[derive(Default)]
+    struct Stopped(Vec<Duration>);
+
+    #[derive(Serialize)]
+    struct Done;
+
+    impl Display for Done {
+        fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+            Ok(())
+        }
+    }
+
+    impl Summary for Done {
+        fn unmet(&self) -> &[String] {
+            &[]
+        }
+        fn warnings(&self) -> &[String] {
+            &[]
+        }
+    }
+
+    impl App for Stopped {
+        type Start = &'static str;
+        type Summary = Done;
+
+        fn start(&self) -> &'static str {
+            ""
+        }
+        fn snapshot(&self) -> Snapshot {
+            Snapshot::default()
+        }
+        fn wait(&mut self, timeout: Duration) -> bool {
+            self.0.push(timeout);
+            if self.0.len() == 1 {
+                std::thread::sleep(Duration::from_millis(2100));
+            }
+            self.0.len() > 1
+        }
+        fn finish(self) -> Done {
+            assert!(self.0[1] > Duration::from_millis(200), "{:?}", self.0);
+            Done
+        }
+    }
+
+    #[test]
+    fn seconds_in_which_the_process_stood_still_are_not_made_up_for() {
+        let mut reporter = Reporter::stdio(Style::Quiet).unwrap();
+        assert!(run(Stopped::default(), None, &Stop::new().unwrap(), &mut reporter));
+    }
 }
