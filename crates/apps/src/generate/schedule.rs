@@ -151,7 +151,12 @@ impl Schedule {
         lengths: &[u32],
     ) -> Self {
         let mut schedule = Self::new(pace, (queue, queues), start);
-        if let (Some(rate), [_, _, ..]) = (pace.bits, lengths) {
+        let Some(rate) = pace.bits else { return schedule };
+        if let [len] = lengths {
+            // A pace is in thousandths of a packet per second: of few large packets, bits are a finer measure.
+            schedule.outer = rate.time_of(*len) * queues as u128;
+            (schedule.period, schedule.longest) = (schedule.outer, schedule.outer);
+        } else if !lengths.is_empty() {
             schedule.steps = lengths.iter().map(|len| rate.time_of(*len) * queues as u128).collect();
             schedule.burst = schedule.steps.len() as u64;
             schedule.period = schedule.steps.iter().sum();
@@ -401,6 +406,19 @@ mod tests {
             (schedule.take_due(next - 2, u64::MAX, 64), schedule.take_due(next, u64::MAX, 64)),
             (0, 1)
         );
+    }
+
+    #[test]
+    fn a_rate_in_bits_of_one_size_is_not_rounded_to_packets() {
+        // 1000 bits per second of packets with 1538 bytes on the link: one each 12.304 s.
+        let rate = BitRate { layer: Layer::L1, millibits: 1_000_000 };
+        let pace = Pace::steady(81).by_bits(rate);
+        for (queue, queues) in [(0, 1), (1, 2)] {
+            let mut schedule = Schedule::of_packets(pace, (queue, queues), 0, &[1514]);
+            let first = schedule.next_due();
+            (0..1000).for_each(|_| schedule.advance());
+            assert_eq!(schedule.next_due() - first, 12_304_000_000 * 1000 * queues as u64);
+        }
     }
 
     /// Lengths without FCS, so that packets take 84, 1538 and 614 bytes of the link.
