@@ -57,17 +57,27 @@ pub struct Pace {
     pub requests: u64,
     /// The time for all of them.
     pub time: Duration,
+    /// When the first one is due.
+    pub first: Duration,
 }
 
 impl Pace {
-    /// When the request of this number is due, from 0, after the first: without an error that adds up.
+    /// What is due, of so many requests a second, to the one with this number of `count` who take turns.
+    pub fn share(rate: u64, number: usize, count: usize) -> Self {
+        let time = |turns: usize| Duration::from_secs(turns as u64);
+        let all = Self { requests: rate, time: time(1), first: Duration::ZERO };
+        Self { time: time(count), first: all.due(number as u64), ..all }
+    }
+
+    /// When the request of this number is due, from 0: without an error that adds up.
     fn due(self, number: u64) -> Duration {
         let nanos = u128::from(number) * self.time.as_nanos() / u128::from(self.requests.max(1));
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        self.first + Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
     /// How many are due within this time: the number of the first for which [`Pace::due`] is later.
     fn due_within(self, time: Duration) -> u64 {
+        let Some(time) = time.checked_sub(self.first) else { return 0 };
         let all = (time.as_nanos() + 1) * u128::from(self.requests.max(1));
         u64::try_from(all.div_ceil(self.time.as_nanos().max(1))).unwrap_or(u64::MAX)
     }

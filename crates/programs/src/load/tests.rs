@@ -8,12 +8,23 @@ const MS: u64 = 1_000_000;
 
 #[test]
 fn a_pace_is_kept_exactly_however_odd_it_is() {
-    let pace = Pace { requests: 3_000_000, time: Duration::from_secs(2) };
+    let pace = Pace { requests: 3_000_000, time: Duration::from_secs(2), first: Duration::ZERO };
     for (number, nanos) in [(0, 0), (1, 666), (3, 2000), (3_000_000, 2_000_000_000), (u64::MAX, u64::MAX)] {
         assert_eq!(pace.due(number), Duration::from_nanos(nanos), "{number}");
         if number < u64::MAX {
             assert_eq!(pace.due_within(Duration::from_nanos(nanos)), number + 1);
         }
+    }
+}
+
+#[test]
+fn those_who_share_a_pace_take_turns() {
+    let shares = [0, 1, 2].map(|number| Pace::share(1000, number, 3));
+    for number in 0..9 {
+        let due = Duration::from_millis(number);
+        assert_eq!(shares[usize::try_from(number % 3).unwrap()].due(number / 3), due);
+        let within = |time| shares.map(|pace| pace.due_within(time)).iter().sum::<u64>();
+        assert_eq!((within(due), within(due + Duration::from_micros(999))), (number + 1, number + 1));
     }
 }
 
@@ -136,8 +147,11 @@ fn connections_that_can_no_longer_be_opened_end_a_run_of_so_many_requests() {
 #[test]
 fn a_rate_is_not_reached_where_no_connection_was_ever_open() {
     let mut server = Server::default();
-    let (mut load, counters) =
-        begun(plan(Some(Pace { requests: 1000, time: Duration::from_secs(1) })), &mut server, false);
+    let (mut load, counters) = begun(
+        plan(Some(Pace { requests: 1000, time: Duration::from_secs(1), first: Duration::ZERO })),
+        &mut server,
+        false,
+    );
     load.end(Timestamp::from_nanos(2000 * MS));
     let counted = counters.read();
     assert_eq!((counted.never_opened, counted.late_ns, counted.asking_ns), (4, 2000 * MS, 2000 * MS));
@@ -198,7 +212,7 @@ fn plan(pace: Option<Pace>) -> Plan {
 /// meanwhile has waited from when it was due, though only four could be sent.
 #[test]
 fn who_stands_still_is_charged_for_all_that_was_due_meanwhile() {
-    let pace = Some(Pace { requests: 1000, time: Duration::from_secs(1) });
+    let pace = Some(Pace { requests: 1000, time: Duration::from_secs(1), first: Duration::ZERO });
     let stall = (500 * MS, 700 * MS);
     let delays = delays(plan(pace), Server { stall, ..Server::default() });
     assert_eq!(delays.len(), 1000);
@@ -224,7 +238,7 @@ fn a_closed_loop_counts_from_when_it_was_sent() {
 /// A server that answers nothing has kept each request waiting since it was due, sent or not.
 #[test]
 fn what_has_no_answer_at_the_end_counts_with_its_age() {
-    let pace = Some(Pace { requests: 1000, time: Duration::from_secs(10) });
+    let pace = Some(Pace { requests: 1000, time: Duration::from_secs(10), first: Duration::ZERO });
     let never = Server { stall: (0, u64::MAX / 2), ..Server::default() };
     let (delays, counted) = play(plan(pace), never, 2000 * MS);
     assert_eq!((counted.requests, counted.unanswered, delays.len()), (0, 201, 201));
@@ -238,7 +252,7 @@ fn what_has_no_answer_at_the_end_counts_with_its_age() {
 
 #[test]
 fn a_healthy_server_leaves_what_is_as_old_as_its_answers() {
-    let pace = Some(Pace { requests: 10_000, time: Duration::from_secs(1) });
+    let pace = Some(Pace { requests: 10_000, time: Duration::from_secs(1), first: Duration::ZERO });
     let (delays, counted) =
         play(Plan { requests: None, ..plan(pace) }, Server::default(), 500 * MS + MS / 20);
     assert_eq!(counted.requests + counted.unanswered, 5001);
@@ -262,7 +276,7 @@ fn too_many_to_be_recorded_one_by_one_are_recorded_in_groups() {
         }
     }
     let groups = Groups::default();
-    let pace = Some(Pace { requests: 1_000_000_000, time: Duration::from_secs(1) });
+    let pace = Some(Pace { requests: 1_000_000_000, time: Duration::from_secs(1), first: Duration::ZERO });
     let mut server = Server { stall: (0, u64::MAX / 2), ..Server::default() };
     let mut load: Load<usize, _> =
         Load::new(Plan { requests: None, ..plan(pace) }, Counters::default(), groups.clone());
@@ -277,7 +291,7 @@ fn too_many_to_be_recorded_one_by_one_are_recorded_in_groups() {
 /// Four connections with answers of 0.1 ms take 40 000 requests a second, whatever is asked for.
 #[test]
 fn a_rate_that_is_not_reached_is_known_by_how_late_the_last_request_was_sent() {
-    let pace = |requests| Some(Pace { requests, time: Duration::from_secs(1) });
+    let pace = |requests| Some(Pace { requests, time: Duration::from_secs(1), first: Duration::ZERO });
     let fast = Plan { requests: Some(20_000), ..plan(pace(1_000_000)) };
     let (_, counted) = play(fast.clone(), Server::default(), u64::MAX);
     assert_eq!((counted.due, counted.asked, counted.requests), (20_000, 20_000, 20_000));

@@ -183,13 +183,12 @@ impl Make for LoadMake {
         // Who has no connection has no part in requests either, nor the other way round.
         let count = count.min(self.connections).min(all.unwrap_or(usize::MAX));
         let connections = if number < count { share(self.connections, number, count) } else { 0 };
-        let seconds = u32::try_from(count).unwrap_or(u32::MAX);
         let plan = Plan {
             to: self.to,
             dialect: self.dialect.clone(),
             connections,
             depth: self.depth,
-            pace: self.rate.map(|requests| Pace { requests, time: Duration::from_secs(1) * seconds }),
+            pace: self.rate.map(|requests| Pace::share(requests, number, count)),
             requests: if connections == 0 {
                 Some(0)
             } else {
