@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// Go on in another file before one is longer: 100M is 100 MiB; a bare number means millions of bytes, as tcpdump's
     #[arg(long, short = 'C', value_name = "SIZE", value_parser = file_size)]
     rotate_size: Option<u64>,
-    /// Go on in another file when one is so old: 60s, 1h
+    /// Go on in another file when the first packet of one is so old: 60s, 1h
     #[arg(long, short = 'G', value_name = "TIME", value_parser = values::duration)]
     rotate_time: Option<Duration>,
     /// Keep so many files, the last ones

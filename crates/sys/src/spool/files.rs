@@ -27,7 +27,8 @@ pub(super) struct Files {
     pub(super) len: u64,
     /// Bytes of its header.
     header: u64,
-    opened: Instant,
+    /// When it got its first record.
+    begun: Option<Instant>,
     number: u64,
     kept: VecDeque<PathBuf>,
 }
@@ -59,7 +60,7 @@ impl Files {
             begin: 0,
             len: 0,
             header: header.len() as u64,
-            opened: Instant::now(),
+            begun: None,
             number: 1,
             kept: path.into_iter().collect(),
         };
@@ -73,7 +74,7 @@ impl Files {
 
     /// Whether the file is as old as it may get; one without records does not age.
     pub(super) fn is_old(&self) -> bool {
-        self.rotation.time.is_some_and(|time| self.opened.elapsed() >= time) && self.has_records()
+        self.rotation.time.zip(self.begun).is_some_and(|(time, begun)| begun.elapsed() >= time)
     }
 
     /// Whether there is more in it than a header.
@@ -101,7 +102,7 @@ impl Files {
         if let Some(path) = path {
             self.name = path.display().to_string();
         }
-        (self.file, self.number, self.opened) = (file, number, Instant::now());
+        (self.file, self.number, self.begun) = (file, number, None);
         (self.begin, self.len) = (0, self.header);
         Ok(())
     }
@@ -113,6 +114,7 @@ impl Files {
         bytes: &[u8],
         whole: impl Fn(&[u8], usize) -> usize,
     ) -> Result<u64, Ended> {
+        self.begun.get_or_insert_with(Instant::now);
         let mut done = 0;
         while done < bytes.len() {
             match write(&mut self.file, &bytes[done..]) {
@@ -278,7 +280,7 @@ mod tests {
             begin,
             len: 0,
             header: 0,
-            opened: Instant::now(),
+            begun: None,
             number: 1,
             kept: VecDeque::new(),
         }
@@ -343,6 +345,19 @@ mod tests {
         let error = write_all(&mut file, &[7; 1 << 20]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
         reader.join().unwrap();
+    }
+
+    #[test]
+    fn a_file_is_as_old_as_its_first_record() {
+        let time = std::time::Duration::from_millis(300);
+        let mut files = standard_output(memfd_create("test", MemfdFlags::empty()).unwrap().into(), 0);
+        files.rotation.time = Some(time);
+        for is_old in [false, true] {
+            std::thread::sleep(time);
+            assert_eq!(files.is_old(), is_old, "before a record");
+            assert!(files.append(b"record", |_, n| n).is_ok());
+            assert_eq!(files.is_old(), is_old, "behind it");
+        }
     }
 
     #[test]

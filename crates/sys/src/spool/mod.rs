@@ -36,7 +36,7 @@ pub enum Target {
 pub struct Rotation {
     /// Before a file has more bytes than this.
     pub bytes: Option<u64>,
-    /// When a file is as old as this.
+    /// When a file's first record is as old as this.
     pub time: Option<Duration>,
     /// Keep so many files, the last ones, and delete those before.
     pub keep: Option<u32>,
