@@ -5,6 +5,7 @@
 
 use std::cell::RefCell;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -25,10 +26,11 @@ const HEADER: u64 = 24;
 /// Bytes of a packet in it: 64 with FCS.
 const RECORD: u64 = 16 + 60;
 
-/// Runs the capture `$3...`, then the generator, then ends the capture. `$0` is our binary, `$1` how long in seconds.
+/// Runs the capture `$3...`, then the generator, then ends the capture, whose status is the script's. `$0` is our binary, `$1` how
+/// long in seconds.
 const SCRIPT: &str = "seconds=$1; shift; \"$@\" & capture=$!; sleep 1; \
                       \"$0\" generate xdp:INTERFACE --size 64 --rate RATE --duration ${seconds}s --json; \
-                      sleep 0.5; kill -INT $capture; wait $capture || true";
+                      sleep 0.5; kill -INT $capture; wait $capture";
 
 /// The share of what was sent that is in the file, in per cent.
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
@@ -41,6 +43,11 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     let mut sent = Vec::new();
 
     let mut share = |capture: &mut dyn FnMut(&mut Command)| {
+        // What an earlier run has left must not be taken for this one's.
+        match fs::remove_file(&file) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(about(file.display())(error)),
+            _ => {}
+        }
         let script = SCRIPT.replace("INTERFACE", INTERFACE).replace("RATE", RATE);
         let mut command = Command::new("unshare");
         command
@@ -98,6 +105,16 @@ fn packets(len: u64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_capture_that_dies_fails_the_run() {
+        let run = |capture: &[&str]| {
+            // In the generator's place one that sends nothing.
+            let status = Command::new("sh").args(["-c", SCRIPT, "true", "0"]).args(capture).status();
+            status.unwrap().code()
+        };
+        assert_eq!((run(&["true"]), run(&["sh", "-c", "exit 3"])), (Some(0), Some(3)));
+    }
 
     #[test]
     fn a_file_s_length_tells_its_packets() {

@@ -10,13 +10,17 @@ use super::machine;
 use crate::process::{self, Interrupt};
 use crate::project::{self, Problem, about};
 
-/// `benchmarks/runs/DATE-HOST/NAME.txt`, while it is written.
+/// `benchmarks/runs/DATE-HOST/NAME.txt`, while it is written: until it is whole it has another name, since an earlier run's may be
+/// there, beside its summary.
 pub(crate) struct Record {
     name: &'static str,
     folder: PathBuf,
     raw: File,
     machine: String,
 }
+
+/// What the name of a file ends with that is not whole.
+const UNFINISHED: &str = ".part";
 
 impl Record {
     /// Begins the file, with what is known of the machine.
@@ -32,9 +36,12 @@ impl Record {
         }
         let folder = project::root().join("benchmarks/runs").join(format!("{}-{label}", machine::today()));
         fs::create_dir_all(&folder).map_err(about(folder.display()))?;
-        let path = folder.join(format!("{name}.txt"));
+        Self::begin(name, folder, machine::describe())
+    }
+
+    fn begin(name: &'static str, folder: PathBuf, machine: String) -> Result<Self, Problem> {
+        let path = folder.join(format!("{name}.txt{UNFINISHED}"));
         let raw = File::create(&path).map_err(about(path.display()))?;
-        let machine = machine::describe();
         let mut record = Self { name, folder, raw, machine };
         let text = format!("{name}\n\n{}", record.machine);
         record.note(&text)?;
@@ -113,6 +120,9 @@ impl Record {
             self.name,
             summary.trim_end()
         );
+        let whole = self.folder.join(format!("{}.txt", self.name));
+        fs::rename(self.folder.join(format!("{}.txt{UNFINISHED}", self.name)), &whole)
+            .map_err(about(whole.display()))?;
         let path = self.folder.join(format!("{}.md", self.name));
         fs::write(&path, text).map_err(about(path.display()))?;
         let shown = path.strip_prefix(project::root()).unwrap_or(&path).display();
@@ -140,5 +150,24 @@ mod tests {
     fn a_record_does_not_say_where_the_project_lies() {
         let line = format!("$ {}/target/release/bywash \u{1b}[2J\u{1b}[1;1Hx", project::root().display());
         assert_eq!(tidy(&line), "$ target/release/bywash x");
+    }
+
+    #[test]
+    fn a_run_that_breaks_off_leaves_the_files_of_the_one_before() {
+        let folder = std::env::temp_dir().join(format!("bywash-record-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let run = |remark: &str| {
+            let mut record = Record::begin("x", folder.clone(), "a machine".into()).unwrap();
+            record.note(remark).unwrap();
+            record
+        };
+        run("first").finish("A sentence.", "one").unwrap();
+        drop(run("second"));
+        let [raw, summary] = ["x.txt", "x.md"].map(|name| fs::read_to_string(folder.join(name)).unwrap());
+        run("third").finish("A sentence.", "three").unwrap();
+        let names = fs::read_dir(&folder).unwrap().count();
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(raw.contains("first") && summary.contains("one"), "{raw}{summary}");
+        assert_eq!(names, 2, "nothing is left that is not whole");
     }
 }
