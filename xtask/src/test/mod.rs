@@ -8,7 +8,7 @@ mod steps;
 
 use std::fs;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::project::{self, Problem, about};
 use crate::tools::{self, PROGRAMS};
 use crate::{guest, install};
 
-pub(crate) use libtest::Counts;
+pub(crate) use libtest::{Counts, Reader};
 
 /// How a step ended.
 pub(crate) enum Outcome {
@@ -69,11 +69,38 @@ impl Tally {
     }
 }
 
+/// The file in which tests note that they were skipped.
+pub(crate) struct Skips(PathBuf);
+
+impl Skips {
+    /// One of this process's own, in the target folder, which is made.
+    ///
+    /// # Errors
+    /// When the target folder cannot be made.
+    pub(crate) fn new() -> Result<Self, Problem> {
+        let target = project::target();
+        fs::create_dir_all(&target).map_err(about(target.display()))?;
+        Ok(Self(target.join(format!("skips-{}", std::process::id()))))
+    }
+
+    /// Tells the tests that a command runs.
+    pub(crate) fn tell(&self, command: &mut Command) {
+        command.env("BYWASH_SKIPS", &self.0);
+    }
+
+    /// The lines that tests have noted since the last call.
+    pub(crate) fn take(&self) -> Vec<String> {
+        let text = fs::read_to_string(&self.0).unwrap_or_default();
+        // It is not there when no test was skipped.
+        fs::remove_file(&self.0).ok();
+        text.lines().map(|line| line.strip_prefix("skipped: ").unwrap_or(line).to_owned()).collect()
+    }
+}
+
 /// What the steps share.
 pub(crate) struct Context {
     pub(crate) tally: Tally,
-    /// The file in which tests note that they were skipped (`BYWASH_SKIPS`).
-    skips: PathBuf,
+    skips: Skips,
     /// The release build, beside the first steps.
     release: Option<JoinHandle<Result<Outcome, Problem>>>,
 }
@@ -84,14 +111,6 @@ impl Context {
         let ended = self.release.take().and_then(|build| build.join().ok());
         ended.unwrap_or_else(|| Err(Problem("the release build broke off".into())))
     }
-
-    /// The lines tests have noted since the last call.
-    pub(crate) fn take_skips(&self) -> Vec<String> {
-        let text = fs::read_to_string(&self.skips).unwrap_or_default();
-        // It is not there when no test was skipped.
-        fs::remove_file(&self.skips).ok();
-        text.lines().map(|line| line.strip_prefix("skipped: ").unwrap_or(line).to_owned()).collect()
-    }
 }
 
 /// Runs every step; the code is 1 when something failed.
@@ -100,10 +119,7 @@ impl Context {
 /// When the target folder cannot be written.
 pub(crate) fn run(install: bool) -> Result<ExitCode, Problem> {
     let start = Instant::now();
-    let target = project::target();
-    fs::create_dir_all(&target).map_err(about(target.display()))?;
-    let skips = target.join(format!("skips-{}", std::process::id()));
-    let mut context = Context { tally: Tally::default(), skips, release: None };
+    let mut context = Context { tally: Tally::default(), skips: Skips::new()?, release: None };
     if install {
         println!("== install");
         let mut problems = install::programs(|program| program.by_tests);
