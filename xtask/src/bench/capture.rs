@@ -26,11 +26,11 @@ const HEADER: u64 = 24;
 /// Bytes of a packet in it: 64 with FCS.
 const RECORD: u64 = 16 + 60;
 
-/// Runs the capture `$3...`, then the generator, then ends the capture, whose status is the script's. `$0` is our binary, `$1` how
-/// long in seconds.
-const SCRIPT: &str = "seconds=$1; shift; \"$@\" & capture=$!; sleep 1; \
+/// Runs the capture `$3...`, then the generator, then ends the capture, which must end with `$2` at most. `$0` is our binary, `$1`
+/// how long in seconds.
+const SCRIPT: &str = "seconds=$1; most=$2; shift 2; \"$@\" & capture=$!; sleep 1; \
                       \"$0\" generate xdp:INTERFACE --size 64 --rate RATE --duration ${seconds}s --json; \
-                      sleep 0.5; kill -INT $capture; wait $capture";
+                      sleep 0.5; kill -INT $capture; wait $capture; [ $? -le $most ]";
 
 /// The share of what was sent that is in the file, in per cent.
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
@@ -42,7 +42,7 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     let record = RefCell::new(record);
     let mut sent = Vec::new();
 
-    let mut share = |capture: &mut dyn FnMut(&mut Command)| {
+    let mut share = |most: u8, capture: &mut dyn FnMut(&mut Command)| {
         // What an earlier run has left must not be taken for this one's.
         match fs::remove_file(&file) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(about(file.display())(error)),
@@ -54,7 +54,7 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
             .args(namespace(&ip))
             .args(["sh", "-c", &script])
             .arg(&binary)
-            .arg(options.seconds.to_string());
+            .args([options.seconds.to_string(), most.to_string()]);
         capture(&mut command);
         let limit = Duration::from_secs(u64::from(options.seconds) + 60);
         let output = record.borrow_mut().run(&mut command, limit)?;
@@ -64,12 +64,13 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     };
     let share = RefCell::new(&mut share);
     let ours = || {
-        (share.borrow_mut())(&mut |command| {
+        // 1: packets were lost, which is what is measured.
+        (share.borrow_mut())(1, &mut |command| {
             command.arg(&binary).args(["capture", PEER, "-q", "-w"]).arg(&file).args(&options.arguments);
         })
     };
     let theirs = || {
-        (share.borrow_mut())(&mut |command| {
+        (share.borrow_mut())(0, &mut |command| {
             // The same room in the kernel as ours, in KiB. An unpacked tcpdump has no user of its own to become.
             command.arg(&tcpdump).args(["-Z", "root", "-n", "-B", "65536", "-i", PEER, "-w"]).arg(&file);
         })
@@ -104,16 +105,19 @@ fn packets(len: u64) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Stdio;
+
     use super::*;
 
     #[test]
     fn a_capture_that_dies_fails_the_run() {
-        let run = |capture: &[&str]| {
+        let run = |most: &str, status: &str| {
             // In the generator's place one that sends nothing.
-            let status = Command::new("sh").args(["-c", SCRIPT, "true", "0"]).args(capture).status();
-            status.unwrap().code()
+            let line = ["-c", SCRIPT, "true", "0", most, "sh", "-c", status];
+            Command::new("sh").args(line).stderr(Stdio::null()).status().unwrap().success()
         };
-        assert_eq!((run(&["true"]), run(&["sh", "-c", "exit 3"])), (Some(0), Some(3)));
+        assert!(run("1", "exit 1"), "it says that it has lost some");
+        assert!(!run("0", "exit 1") && !run("1", "exit 3"));
     }
 
     #[test]
