@@ -405,47 +405,11 @@ fn receive(data: Data, fd: c_int, parts: &[iovec], flags: c_int) -> Result<Recei
 }
 
 fn deliver(data: Data, fd: c_int, bytes: &[u8], flags: c_int, to: Option<SocketAddr>) -> Result<ssize_t> {
-    let sent = send_all(shared(data), fd, (bytes, flags), to)?;
+    let sent = shared(data).send_all(fd, (bytes, flags), to)?;
     if sent > 0 {
         shared(data).with(|machine| machine.note_send(fd, flags));
     }
     Ok(count(sent))
-}
-
-fn send_all(
-    shared: &Shared,
-    fd: c_int,
-    (bytes, flags): (&[u8], c_int),
-    to: Option<SocketAddr>,
-) -> Result<usize> {
-    // One time for all pieces.
-    let patience = shared.with(|machine| Patience::of(fd, flags, true)(machine));
-    let (mut sent, more) = shared.open_by_sending(patience, fd, (bytes, flags), to)?;
-    if !more {
-        return Ok(sent);
-    }
-    loop {
-        // Who waits in the midst of its bytes goes on when a socket that is polled would be writable.
-        let mut waited = sent > 0;
-        let call = |machine: &mut Machine| {
-            if waited && !machine.is_writable(fd) {
-                return Err(AGAIN);
-            }
-            // What was sent was sent; the error stays for the next call.
-            if sent > 0 && machine.is_broken(fd) {
-                return Err(Errno(libc::EPIPE));
-            }
-            machine.send(fd, &bytes[sent..], flags, to).inspect_err(|_| waited = true)
-        };
-        match shared.call(|_| patience, call) {
-            Ok(n) => sent += n,
-            Err(_) if sent > 0 => return Ok(sent),
-            Err(error) => return Err(error),
-        }
-        if sent >= bytes.len() || patience == Patience::None {
-            return Ok(sent);
-        }
-    }
 }
 
 extern "C" fn read(data: Data, fd: c_int, start: *mut c_void, len: size_t) -> ssize_t {

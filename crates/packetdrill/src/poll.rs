@@ -9,7 +9,7 @@ use crate::machine::Machine;
 use crate::sockets::{Kind, Socket};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM).cast_unsigned();
-const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM).cast_unsigned();
+pub(crate) const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM).cast_unsigned();
 const URGENT: u32 = libc::EPOLLPRI.cast_unsigned();
 const ERROR: u32 = libc::EPOLLERR.cast_unsigned();
 const HANG_UP: u32 = libc::EPOLLHUP.cast_unsigned();

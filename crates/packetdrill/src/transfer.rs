@@ -7,6 +7,7 @@ use bywash_stack::ConnectionId;
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
 use crate::reports::Control;
+use crate::shared::{Patience, Shared};
 use crate::sockets::Kind;
 
 /// What a call has read.
@@ -172,6 +173,46 @@ impl Machine {
     }
 }
 
+impl Shared {
+    /// Sends all bytes, as far as the call may wait for room.
+    pub(crate) fn send_all(
+        &self,
+        fd: i32,
+        (bytes, flags): (&[u8], i32),
+        to: Option<SocketAddr>,
+    ) -> Result<usize> {
+        // One time for all pieces.
+        let patience = self.with(|machine| Patience::of(fd, flags, true)(machine));
+        let (mut sent, more) = self.open_by_sending(patience, fd, (bytes, flags), to)?;
+        if !more {
+            return Ok(sent);
+        }
+        loop {
+            // Who waits in the midst of its bytes goes on when a socket that is polled would be writable; also one that another thread
+            // has shut down.
+            let mut waited = sent > 0;
+            let call = |machine: &mut Machine| {
+                if waited && !machine.is_writable(fd) && !machine.is_broken(fd) {
+                    return Err(AGAIN);
+                }
+                // What was sent was sent; the error stays for the next call.
+                if sent > 0 && machine.is_broken(fd) {
+                    return Err(Errno(libc::EPIPE));
+                }
+                machine.send(fd, &bytes[sent..], flags, to).inspect_err(|_| waited = true)
+            };
+            match self.call(|_| patience, call) {
+                Ok(n) => sent += n,
+                Err(_) if sent > 0 => return Ok(sent),
+                Err(error) => return Err(error),
+            }
+            if sent >= bytes.len() || patience == Patience::None {
+                return Ok(sent);
+            }
+        }
+    }
+}
+
 /// Copies bytes into several places, one after the other, from the one behind `done` bytes on, and says how many there was room for.
 pub(crate) fn scatter<'a>(
     bytes: impl Iterator<Item = &'a u8>,
@@ -180,4 +221,44 @@ pub(crate) fn scatter<'a>(
 ) -> usize {
     let places = parts.iter_mut().flat_map(|part| part.iter_mut()).skip(done);
     places.zip(bytes).map(|(place, byte)| *place = *byte).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::poll::OUT;
+    use crate::settings::Flags;
+    use crate::sockets::tests::{connected, listener};
+
+    #[test]
+    fn a_write_that_waits_ends_when_its_side_is_shut_down() {
+        let machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let shared = Shared::new(machine);
+        let fd = shared.with(|machine| {
+            let (_, to) = listener(machine);
+            connected(machine, to)
+        });
+        let (ended, sent, room) = std::thread::scope(|scope| {
+            let write = scope.spawn(|| shared.send_all(fd, (&[0; 8 << 20], 0), None));
+            let wait = |until: &dyn Fn() -> bool| {
+                (0..100).any(|_| {
+                    shared.sleep_for(Duration::from_millis(10));
+                    std::thread::sleep(Duration::from_millis(1));
+                    until()
+                })
+            };
+            let room = |machine: &mut Machine| machine.readiness(fd).unwrap() & OUT;
+            assert!(wait(&|| shared.with(room) == 0), "the peer reads nothing");
+            shared.with(|machine| machine.shutdown(fd, libc::SHUT_WR)).unwrap();
+            let ended = wait(&|| write.is_finished());
+            // If it waits, then not for ever.
+            shared.sleep_for(Duration::from_secs(6 * 3600));
+            (ended, write.join().unwrap(), shared.with(room))
+        });
+        assert!(ended && sent.is_ok_and(|n| n > 0), "{ended} {sent:?}");
+        assert_ne!(room, 0);
+        assert_eq!(shared.send_all(fd, (b"x", 0), None), Err(Errno(libc::EPIPE)));
+    }
 }
