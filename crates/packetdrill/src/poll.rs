@@ -1,7 +1,5 @@
 //! What `poll` and `epoll` say of a socket.
 
-use std::collections::BTreeMap;
-
 use bywash_stack::State;
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
@@ -19,6 +17,8 @@ const EDGE: u32 = libc::EPOLLET.cast_unsigned();
 
 /// Events that something that can be read wakes a sleeper for (`sock_def_readable`).
 const INPUT: u32 = IN | URGENT | libc::EPOLLRDBAND.cast_unsigned();
+/// How many epolls may watch one another in a row, less one (Linux's `EP_MAX_NESTS`).
+const NESTS: usize = 4;
 /// Bits that say how to tell, and not what.
 const MANNERS: u32 = EDGE | ONCE | (libc::EPOLLWAKEUP | libc::EPOLLEXCLUSIVE).cast_unsigned();
 
@@ -50,24 +50,30 @@ impl Interest {
     }
 }
 
-/// The file numbers that an epoll watches.
+/// The file numbers that an epoll watches, in the order in which they are told: who was told is the last the next time.
 #[derive(Debug, Default)]
-pub(crate) struct Epoll(BTreeMap<i32, Interest>);
+pub(crate) struct Epoll(Vec<(i32, Interest)>);
 
 impl Epoll {
     pub(crate) fn forget(&mut self, fd: i32) {
-        self.0.remove(&fd);
+        self.0.retain(|(other, _)| *other != fd);
+    }
+
+    fn get_mut(&mut self, fd: i32) -> Option<&mut Interest> {
+        self.0.iter_mut().find(|(other, _)| *other == fd).map(|(_, interest)| interest)
+    }
+
+    fn fds(&self) -> impl Iterator<Item = i32> {
+        self.0.iter().map(|(fd, _)| *fd)
     }
 
     fn control(&mut self, operation: i32, fd: i32, interest: Interest) -> Result<()> {
-        let there = self.0.contains_key(&fd);
-        match operation {
-            libc::EPOLL_CTL_ADD if there => return Err(Errno(libc::EEXIST)),
-            libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL if !there => return Err(Errno(libc::ENOENT)),
-            libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD => {
-                self.0.insert(fd, interest);
-            }
-            libc::EPOLL_CTL_DEL => self.forget(fd),
+        match (operation, self.get_mut(fd)) {
+            (libc::EPOLL_CTL_ADD, Some(_)) => return Err(Errno(libc::EEXIST)),
+            (libc::EPOLL_CTL_ADD, None) => self.0.push((fd, interest)),
+            (libc::EPOLL_CTL_MOD | libc::EPOLL_CTL_DEL, None) => return Err(Errno(libc::ENOENT)),
+            (libc::EPOLL_CTL_MOD, Some(old)) => *old = interest,
+            (libc::EPOLL_CTL_DEL, Some(_)) => self.forget(fd),
             _ => return Err(INVALID),
         }
         Ok(())
@@ -99,7 +105,7 @@ impl Machine {
                 }
             }
             Kind::Epoll(epoll) => {
-                let ready = |(fd, interest): (&i32, &Interest)| {
+                let ready = |(fd, interest): &(i32, Interest)| {
                     self.readiness(*fd).is_ok_and(|bits| bits & interest.events != 0)
                 };
                 if epoll.0.iter().any(ready) { IN } else { 0 }
@@ -184,7 +190,7 @@ impl Machine {
                 Activity { input, output: input, state: 0 }
             }
             Kind::Epoll(epoll) => {
-                let inner = epoll.0.keys().map(|fd| self.activity(*fd));
+                let inner = epoll.fds().map(|fd| self.activity(fd));
                 let input = inner.map(|inner| inner.input + inner.output + inner.state).sum();
                 Activity { input, ..Activity::default() }
             }
@@ -227,15 +233,54 @@ impl Machine {
         fd: i32,
         (events, data): (u32, u64),
     ) -> Result<()> {
+        if epoll == fd {
+            return Err(INVALID);
+        }
+        if operation == libc::EPOLL_CTL_ADD {
+            self.refuse_nests(epoll, fd)?;
+        }
         let ready = self.check(fd)?;
         // Linux tells of errors and of the end who asked for nothing, too.
         let events = events | ERROR | HANG_UP;
         let interest = Interest { events, data, listed: ready & events != 0, seen: self.activity(fd) };
         let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind else { return Err(INVALID) };
-        if epoll == fd {
-            return Err(INVALID);
-        }
         watched.control(operation, fd, interest)
+    }
+
+    fn watched(&self, fd: i32) -> impl Iterator<Item = i32> {
+        let epoll = self.sockets.get(fd).ok().and_then(|socket| match &socket.kind {
+            Kind::Epoll(epoll) => Some(epoll),
+            _ => None,
+        });
+        epoll.into_iter().flat_map(Epoll::fds)
+    }
+
+    fn watches(&self, fd: i32, other: i32) -> bool {
+        self.watched(fd).any(|inner| inner == other || self.watches(inner, other))
+    }
+
+    /// How many epolls there are in a row within this file number.
+    fn nests(&self, fd: i32) -> usize {
+        let epoll =
+            |fd: &i32| self.sockets.get(*fd).is_ok_and(|socket| matches!(socket.kind, Kind::Epoll(_)));
+        self.watched(fd).filter(epoll).map(|inner| 1 + self.nests(inner)).max().unwrap_or(0)
+    }
+
+    /// How many epolls there are in a row around this one.
+    fn nested(&self, epoll: i32) -> usize {
+        let outer = self.sockets.numbers().filter(|fd| self.watched(*fd).any(|inner| inner == epoll));
+        outer.map(|outer| 1 + self.nested(outer)).max().unwrap_or(0)
+    }
+
+    /// Refuses that an epoll would watch itself, by way of others, or that too many would be in a row (Linux's `ep_loop_check`).
+    fn refuse_nests(&self, epoll: i32, fd: i32) -> Result<()> {
+        if !matches!(self.sockets.get(fd)?.kind, Kind::Epoll(_)) {
+            return Ok(());
+        }
+        if self.watches(fd, epoll) || self.nested(epoll) + 1 + self.nests(fd) > NESTS {
+            return Err(Errno(libc::ELOOP));
+        }
+        Ok(())
     }
 
     /// What has happened, at most `most` of it; `EAGAIN` when nothing has. As in Linux, who asked for edges and was woken is told
@@ -247,23 +292,27 @@ impl Machine {
             interest.events & EDGE == 0 || interest.listed || interest.is_woken(*now)
         });
         let looks: Vec<_> = looks.map(|(fd, .., now)| (fd, now)).collect();
-        let mut found = Vec::new();
+        let (mut found, mut told) = (Vec::new(), Vec::new());
         for (fd, now) in looks {
             if found.len() >= most {
                 break;
             }
             let ready = self.check(fd)?;
             let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind else { return Err(INVALID) };
-            let Some(interest) = watched.0.get_mut(&fd) else { continue };
+            let Some(interest) = watched.get_mut(fd) else { continue };
             (interest.listed, interest.seen) = (false, now);
             let bits = ready & interest.events;
             if bits != 0 {
                 found.push((bits, interest.data));
+                told.push(fd);
                 if interest.events & ONCE != 0 {
                     // It has no events any more, until it is given new ones.
                     interest.events &= MANNERS;
                 }
             }
+        }
+        if let Kind::Epoll(watched) = &mut self.sockets.get_mut(epoll)?.kind {
+            watched.0.sort_by_key(|(fd, _)| told.contains(fd));
         }
         if found.is_empty() { Err(AGAIN) } else { Ok(found) }
     }
@@ -332,6 +381,35 @@ mod tests {
         }
         machine.close(write).unwrap();
         assert_eq!(machine.epoll_wait(epoll, 1), Ok(vec![(HANG_UP, 7)]));
+    }
+
+    #[test]
+    fn where_there_is_room_for_few_each_has_its_turn() {
+        let mut machine = machine();
+        let epoll = machine.epoll_create().unwrap();
+        for data in 0..3 {
+            let fd = machine.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+            machine.epoll_control(epoll, libc::EPOLL_CTL_ADD, fd, (OUT, data)).unwrap();
+        }
+        for (most, told) in [(1, vec![0]), (2, vec![1, 2]), (2, vec![0, 1]), (9, vec![2, 0, 1])] {
+            let told = told.into_iter().map(|data| (OUT, data)).collect();
+            assert_eq!(machine.epoll_wait(epoll, most), Ok(told));
+        }
+    }
+
+    #[test]
+    fn no_epoll_watches_itself_or_too_many_in_a_row() {
+        let mut machine = machine();
+        let epolls = [0; 6].map(|_| machine.epoll_create().unwrap());
+        let mut add = |outer: usize, inner: usize| {
+            machine.epoll_control(epolls[outer], libc::EPOLL_CTL_ADD, epolls[inner], (IN, 0)).map_err(|e| e.0)
+        };
+        assert_eq!(add(0, 0), Err(libc::EINVAL));
+        assert_eq!([add(0, 1), add(1, 2), add(3, 4)], [Ok(()); 3]);
+        assert_eq!((add(1, 0), add(2, 0)), (Err(libc::ELOOP), Err(libc::ELOOP)));
+        assert_eq!(add(2, 3), Ok(()), "five in a row");
+        assert_eq!((add(4, 5), add(5, 0)), (Err(libc::ELOOP), Err(libc::ELOOP)));
+        assert_eq!(machine.epoll_wait(epolls[0], 1), WAITS);
     }
 
     #[test]

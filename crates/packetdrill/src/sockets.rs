@@ -112,6 +112,10 @@ impl Sockets {
         self.all.values_mut()
     }
 
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = i32> {
+        self.all.keys().copied()
+    }
+
     /// All sockets but one.
     pub(crate) fn others(&self, fd: i32) -> impl Iterator<Item = &Socket> {
         self.all.iter().filter(move |(other, _)| **other != fd).map(|(_, socket)| socket)
