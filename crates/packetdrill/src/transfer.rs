@@ -145,18 +145,21 @@ impl Machine {
                     let bytes = &bytes[n..];
                     let has = |flag: i32| flags & flag != 0;
                     let taken = if has(libc::MSG_OOB) {
-                        stack.send_urgent(self.now, id, bytes, pool)?
+                        stack.send_urgent(self.now, id, bytes, pool)
                     } else if has(libc::MSG_EOR) {
-                        stack.send_record(self.now, id, bytes, pool)?
+                        stack.send_record(self.now, id, bytes, pool)
                     } else if has(libc::MSG_MORE) {
-                        stack.send_part(self.now, id, bytes, pool)?
+                        stack.send_part(self.now, id, bytes, pool)
                     } else {
-                        stack.send(self.now, id, bytes, pool)?
+                        stack.send(self.now, id, bytes, pool)
                     };
-                    if taken == 0 {
-                        break;
+                    match taken {
+                        Ok(0) => break,
+                        Ok(taken) => n += taken,
+                        // What was sent has broken the connection: the next call is told why.
+                        Err(_) if n > 0 => break,
+                        Err(error) => return Err(error.into()),
                     }
-                    n += taken;
                     self.run();
                 }
                 if let Some(link) = self.links.get_mut(&id) {
@@ -231,6 +234,18 @@ mod tests {
     use crate::poll::OUT;
     use crate::settings::Flags;
     use crate::sockets::tests::{connected, listener};
+
+    #[test]
+    fn what_was_sent_counts_where_it_broke_the_connection() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (listener, to) = listener(&mut machine);
+        let client = connected(&mut machine, to);
+        let (server, _) = machine.accept(listener).unwrap();
+        machine.close(server).unwrap();
+        machine.run();
+        assert_eq!(machine.send(client, b"abc", 0, None), Ok(3));
+        assert_eq!(machine.send(client, b"abc", 0, None), Err(Errno(libc::EPIPE)));
+    }
 
     #[test]
     fn a_write_that_waits_ends_when_its_side_is_shut_down() {
