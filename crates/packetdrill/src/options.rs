@@ -48,6 +48,13 @@ const KEPT: &[(i32, i32)] = &[
     (IPV6, libc::IPV6_RECVTCLASS),
 ];
 
+/// Those of them that are numbers; the others are on or off, and read back as 1 or 0.
+const NUMBERS: &[(i32, i32)] =
+    &[(SOCKET, libc::SO_PRIORITY), (SOCKET, libc::SO_MARK), (SOCKET, libc::SO_BUSY_POLL)];
+
+/// The bits of the traffic class that belong to congestion control (Linux's `INET_ECN_MASK`).
+const ECN: u8 = 3;
+
 fn truth(value: bool) -> Vec<u8> {
     number(i32::from(value))
 }
@@ -116,6 +123,7 @@ impl Machine {
         match level {
             TCP => self.set_tcp(fd, name, value),
             SOCKET => self.set_socket(fd, name, value),
+            IPV6 if !self.sockets.get(fd)?.v6 => Err(Errno(libc::ENOPROTOOPT)),
             IP | IPV6 => self.set_ip(fd, level, name, value),
             _ => Err(Errno(libc::ENOPROTOOPT)),
         }
@@ -157,7 +165,7 @@ impl Machine {
                 stream.map_or(Ok(()), |id| Ok(stack.set_quick_ack(now, id, on, pool)?))
             }
             libc::TCP_DEFER_ACCEPT => {
-                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), value.max(0));
+                self.sockets.get_mut(fd)?.options.kept.insert((TCP, name), deferral(value));
                 Ok(())
             }
             TCP_FASTOPEN_CONNECT => self.set_fast_open_connect(fd, value),
@@ -196,6 +204,12 @@ impl Machine {
             }
             libc::TCP_LINGER2 => {
                 let old = self.flags.limits().fin_timeout;
+                let kept = &mut self.sockets.get_mut(fd)?.options.kept;
+                if value < 0 {
+                    kept.insert((TCP, name), -1)
+                } else {
+                    kept.remove(&(TCP, name))
+                };
                 let time = match value {
                     ..0 => Duration::ZERO,
                     0 => old,
@@ -261,17 +275,26 @@ impl Machine {
 
     fn set_socket(&mut self, fd: i32, name: i32, value: i32) -> Result<()> {
         let socket = self.sockets.get_mut(fd)?;
+        // As Linux has it: what is negative is much, and less than nothing only where nobody limits it.
+        let size = |forced: bool, most: &str| {
+            let most = if forced { i32::MAX / 2 } else { self.flags.most_memory(most) };
+            match value {
+                ..0 if forced => 0,
+                ..0 => most,
+                value => value.min(most),
+            }
+        };
         match name {
             libc::SO_KEEPALIVE => self.change(fd, |limits| limits.keepalive = value != 0),
             libc::SO_RCVBUF | libc::SO_RCVBUFFORCE => {
                 // Linux doubles it for its own records, and lets half be window.
-                let kept = value.clamp(LEAST_RECEIVE / 2, i32::MAX / 2);
+                let kept = size(name == libc::SO_RCVBUFFORCE, "rmem_max").max(LEAST_RECEIVE / 2);
                 socket.options.kept.insert((SOCKET, libc::SO_RCVBUF), kept * 2);
                 let bytes = kept.unsigned_abs();
                 self.size_window(fd, (bytes, bytes))
             }
             libc::SO_SNDBUF | libc::SO_SNDBUFFORCE => {
-                let kept = value.clamp(LEAST_SEND / 2, i32::MAX / 2);
+                let kept = size(name == libc::SO_SNDBUFFORCE, "wmem_max").max(LEAST_SEND / 2);
                 socket.options.kept.insert((SOCKET, libc::SO_SNDBUF), kept * 2);
                 let bytes = kept.unsigned_abs();
                 // All of the double one is for payload: Linux fills pages whole, and counts little else.
@@ -306,8 +329,18 @@ impl Machine {
     fn set_ip(&mut self, fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
         match (level, name) {
             (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => {
-                let class = u8::try_from(value).map_err(|_| INVALID)?;
-                self.change(fd, |limits| limits.traffic_class = class)
+                // The stack sends datagrams with none.
+                if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
+                    return Err(Errno(libc::ENOPROTOOPT));
+                }
+                let class = match u8::try_from(value) {
+                    Ok(class) => class,
+                    // -1: as usual.
+                    Err(_) if level == IPV6 && value != -1 => return Err(INVALID),
+                    Err(_) if level == IPV6 => 0,
+                    Err(_) => value.to_le_bytes()[0],
+                };
+                self.change(fd, |limits| limits.traffic_class = class & !ECN)
             }
             (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
                 if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
@@ -379,6 +412,7 @@ impl Machine {
         match level {
             TCP => self.tcp_option(fd, name),
             SOCKET => self.socket_option(fd, name),
+            IPV6 if !socket.v6 => Err(Errno(libc::ENOPROTOOPT)),
             _ => match (level, name) {
                 (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => Ok(number(limits.traffic_class.into())),
                 (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
@@ -509,8 +543,21 @@ fn keep(socket: &mut Socket, level: i32, name: i32, value: i32) -> Result<()> {
     if !KEPT.contains(&(level, name)) {
         return Err(Errno(libc::ENOPROTOOPT));
     }
+    let value = if NUMBERS.contains(&(level, name)) { value } else { i32::from(value != 0) };
     socket.options.kept.insert((level, name), value);
     Ok(())
+}
+
+/// `TCP_DEFER_ACCEPT` in whole retransmissions of a SYN-ACK, as Linux keeps it (its `secs_to_retrans`): each waits twice as long as
+/// the one before, from a second on, and at most 120.
+fn deferral(seconds: i32) -> i32 {
+    let (mut time, mut wait, mut count) = (i32::from(seconds > 0), 1, 1);
+    while time < seconds && count < u8::MAX {
+        wait = (wait * 2).min(120);
+        time += wait;
+        count += 1;
+    }
+    time
 }
 
 #[cfg(test)]
@@ -560,6 +607,70 @@ mod tests {
         assert_eq!(machine.option(fresh, TCP, libc::TCP_WINDOW_CLAMP), Ok(number(0)));
         let other = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
         assert_eq!(clamp(&mut machine, other, 0), Ok((usual.receive_initial, usual.receive_max)));
+    }
+
+    #[test]
+    fn options_read_back_as_linux_keeps_them() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let fd = machine.socket(libc::AF_INET6, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0).unwrap();
+        assert_eq!(machine.fcntl(fd, libc::F_GETFD, 0), Ok(libc::FD_CLOEXEC));
+        for (level, name, value, read) in [
+            (SOCKET, libc::SO_REUSEADDR, 5, 1),
+            (SOCKET, libc::SO_PRIORITY, 5, 5),
+            (SOCKET, libc::SO_SNDBUF, -1, i32::MAX - 1),
+            (SOCKET, libc::SO_RCVBUF, -1, i32::MAX - 1),
+            (SOCKET, libc::SO_SNDBUFFORCE, -1, LEAST_SEND),
+            (TCP, libc::TCP_DEFER_ACCEPT, 5, 7),
+            (TCP, libc::TCP_DEFER_ACCEPT, 1, 1),
+            (TCP, libc::TCP_DEFER_ACCEPT, 128, 247),
+            (TCP, libc::TCP_DEFER_ACCEPT, -1, 0),
+            (TCP, libc::TCP_LINGER2, -1, -1),
+            (TCP, libc::TCP_LINGER2, 5, 5),
+            (IP, libc::IP_TOS, 3, 0),
+            (IP, libc::IP_TOS, 0x128, 0x28),
+            (IPV6, libc::IPV6_TCLASS, 0x2b, 0x28),
+            (IPV6, libc::IPV6_TCLASS, -1, 0),
+        ] {
+            machine.set_option(fd, level, name, &number(value)).unwrap();
+            let read_as = if name == libc::SO_SNDBUFFORCE { libc::SO_SNDBUF } else { name };
+            assert_eq!(machine.option(fd, level, read_as), Ok(number(read)), "{level} {name} {value}");
+        }
+        assert_eq!(machine.set_option(fd, IPV6, libc::IPV6_TCLASS, &number(256)), Err(INVALID));
+    }
+
+    #[test]
+    fn options_that_mean_nothing_are_refused() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let v4 = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
+        let udp = machine.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
+        for (fd, level, name) in [
+            (v4, IPV6, libc::IPV6_TCLASS),
+            (v4, IPV6, libc::IPV6_V6ONLY),
+            (udp, IPV6, libc::IPV6_TCLASS),
+            (udp, IP, libc::IP_TOS),
+        ] {
+            let refused = machine.set_option(fd, level, name, &number(0));
+            assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)), "{level} {name}");
+        }
+        assert_eq!(machine.option(v4, IPV6, libc::IPV6_TCLASS), Err(Errno(libc::ENOPROTOOPT)));
+    }
+
+    #[test]
+    fn what_a_listener_asks_of_its_handshakes_is_not_its_connections() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (fd, to) = listener(&mut machine);
+        for name in [libc::TCP_DEFER_ACCEPT, libc::TCP_FASTOPEN] {
+            machine.set_option(fd, TCP, name, &number(1)).unwrap();
+        }
+        machine.fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC).unwrap();
+        let client = connected(&mut machine, to);
+        machine.send(client, b"x", 0, None).unwrap();
+        machine.run();
+        let (child, _) = machine.accept(fd).unwrap();
+        for name in [libc::TCP_DEFER_ACCEPT, libc::TCP_FASTOPEN] {
+            assert_eq!(machine.option(child, TCP, name), Ok(number(0)), "{name}");
+        }
+        assert_eq!(machine.fcntl(child, libc::F_GETFD, 0), Ok(0));
     }
 
     #[test]

@@ -12,6 +12,9 @@ use crate::fast_open;
 /// Where Linux keeps the sysctls of this network namespace.
 const SYSCTLS: &str = "/proc/sys/net/ipv4";
 
+/// And those that all protocols share.
+const CORE: &str = "/proc/sys/net/core";
+
 /// `--so_flags`.
 #[derive(Clone, Debug)]
 pub(crate) struct Flags {
@@ -75,6 +78,13 @@ impl Flags {
         let text = words(Path::new(SYSCTLS), "tcp_fastopen_key");
         let mut keys = text.first().filter(|_| self.sysctls)?.split(',').map(key);
         Some(FastOpenKeys { primary: keys.next()??, backup: keys.next().flatten() })
+    }
+
+    /// The largest buffer that a program may ask for: `rmem_max` or `wmem_max`; without sysctls, what reads back doubled.
+    pub(crate) fn most_memory(&self, name: &str) -> i32 {
+        let most = || words(Path::new(CORE), name).first()?.parse::<i32>().ok();
+        let any = i32::MAX / 2;
+        if self.sysctls { most().unwrap_or(any).min(any) } else { any }
     }
 
     /// What a new socket may use.

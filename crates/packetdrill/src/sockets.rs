@@ -233,6 +233,9 @@ impl Machine {
         };
         let mut socket = Socket::new(kind, v6, self.flags.limits());
         socket.nonblocking = flags & libc::SOCK_NONBLOCK != 0;
+        if flags & libc::SOCK_CLOEXEC != 0 {
+            socket.options.kept.insert(CLOSES, libc::FD_CLOEXEC);
+        }
         self.sockets.add(socket)
     }
 
@@ -254,6 +257,12 @@ impl Machine {
         let mut child = Socket::new(Kind::Stream(id), v6, options.limits);
         (child.local, child.connected) = (Some((Some(flow.local), flow.local_port)), true);
         child.options = options;
+        // These are the listener's alone.
+        child
+            .options
+            .kept
+            .retain(|name, _| ![CLOSES, (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)].contains(name));
+        child.options.fast_open.pending = 0;
         let peer = child.address((flow.remote, flow.remote_port));
         let (nodelay, cork) = (child.options.nodelay, child.options.cork);
         self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
@@ -351,9 +360,9 @@ impl Machine {
                 socket.nonblocking = argument & libc::O_NONBLOCK != 0;
                 Ok(0)
             }
-            libc::F_GETFD => Ok(socket.options.kept.get(&(-1, libc::F_GETFD)).copied().unwrap_or(0)),
+            libc::F_GETFD => Ok(socket.options.kept.get(&CLOSES).copied().unwrap_or(0)),
             libc::F_SETFD => {
-                socket.options.kept.insert((-1, libc::F_GETFD), argument & libc::FD_CLOEXEC);
+                socket.options.kept.insert(CLOSES, argument & libc::FD_CLOEXEC);
                 Ok(0)
             }
             _ => Err(INVALID),
@@ -392,6 +401,8 @@ impl Machine {
     }
 }
 
+/// Where `FD_CLOEXEC` is kept, beside the options.
+const CLOSES: (i32, i32) = (-1, libc::F_GETFD);
 /// Bytes that were not sent yet (`include/uapi/linux/sockios.h`).
 const SIOCOUTQNSD: u64 = 0x894b;
 /// Whether the urgent byte is the next one.
