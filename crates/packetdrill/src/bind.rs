@@ -62,6 +62,8 @@ impl Machine {
     }
 
     pub(crate) fn bind(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
+        let fits = self.sockets.get(fd)?.takes(to);
+        fits.map_err(|error| if error.0 == libc::ENETUNREACH { INVALID } else { error })?;
         let address = plain(to);
         if let Some(address) = address {
             self.own(address);
@@ -75,7 +77,7 @@ impl Machine {
         match &mut socket.kind {
             Kind::Fresh if socket.local.is_none() && taken => return Err(Errno(libc::EADDRINUSE)),
             Kind::Fresh if socket.local.is_none() => {}
-            Kind::Udp(id) => {
+            Kind::Udp(id) if socket.bound.is_none() && !socket.connected => {
                 let new = self.host.stack.udp_bind(address, to.port())?;
                 let old = std::mem::replace(id, new);
                 self.host.stack.udp_close(old, &mut self.pool);
@@ -201,6 +203,35 @@ mod tests {
         assert_eq!(machine.connect(late, to), Err(Errno(libc::EINPROGRESS)));
         machine.run();
         assert_eq!(machine.connect(late, to), Err(Errno(libc::ECONNREFUSED)));
+    }
+
+    #[test]
+    fn an_address_is_of_the_socket_s_family() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let (v4, v6, mapped) = ("127.0.0.1:80", "[::1]:80", "[::ffff:127.0.0.1]:80");
+        let (family, unreachable) = (libc::EAFNOSUPPORT, libc::ENETUNREACH);
+        for (domain, only_v6, to, bind, connect, udp_connect) in [
+            (libc::AF_INET, false, v6, family, family, family),
+            (libc::AF_INET, false, mapped, family, family, family),
+            (libc::AF_INET6, false, v4, libc::EINVAL, libc::EINVAL, 0),
+            (libc::AF_INET6, false, mapped, 0, libc::EINPROGRESS, 0),
+            (libc::AF_INET6, true, mapped, libc::EINVAL, unreachable, unreachable),
+        ] {
+            let to: SocketAddr = to.parse().unwrap();
+            let mut socket = |kind| {
+                let fd = machine.socket(domain, kind, 0).unwrap();
+                if only_v6 {
+                    let (level, name) = (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+                    machine.set_option(fd, level, name, &1i32.to_ne_bytes()).unwrap();
+                }
+                fd
+            };
+            let [bound, stream] = [0; 2].map(|_| socket(libc::SOCK_STREAM));
+            let datagrams = socket(libc::SOCK_DGRAM);
+            let told = [machine.bind(bound, to), machine.connect(stream, to), machine.connect(datagrams, to)];
+            let told = told.map(|result| result.err().map_or(0, |error| error.0));
+            assert_eq!(told, [bind, connect, udp_connect], "{domain} {to}");
+        }
     }
 
     #[test]

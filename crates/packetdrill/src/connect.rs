@@ -27,6 +27,7 @@ impl Machine {
             },
             Kind::Listener { .. } => Err(Errno(libc::EISCONN)),
             Kind::Udp(id) => {
+                socket.reaches(to)?;
                 let peer = plain(to).map(|address| (address, to.port()));
                 self.host.stack.udp_connect(id, peer)?;
                 self.sockets.get_mut(fd)?.connected = peer.is_some();
@@ -52,6 +53,7 @@ impl Machine {
         first: Option<FastOpenClient<'_>>,
     ) -> Result<(ConnectionId, usize)> {
         let socket = self.sockets.get_mut(fd)?;
+        socket.takes(to)?;
         let remote = (plain(to).unwrap_or(IpAddr::from([127, 0, 0, 1]).into()), to.port());
         let (local, limits) = (socket.local.unwrap_or((None, 0)), socket.options.limits);
         let (now, stack, pool) = (self.now, &mut self.host.stack, &mut self.pool);

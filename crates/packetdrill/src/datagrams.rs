@@ -98,6 +98,7 @@ impl Machine {
         if socket.write_shut {
             return Err(Errno(libc::EPIPE));
         }
+        to.map_or(Ok(()), |to| socket.reaches(to))?;
         let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID));
         self.host.stack.udp_send(self.now, id, to.transpose()?, bytes, &mut self.pool)?;
         Ok(bytes.len())
@@ -171,6 +172,16 @@ mod tests {
                 assert_eq!(receive(&mut machine, client, 9, 0), Err(Errno(libc::ECONNREFUSED)));
             }
             assert_eq!(receive(&mut machine, client, 9, 0), Err(AGAIN));
+        }
+    }
+
+    #[test]
+    fn what_only_streams_have_is_refused() {
+        let (mut machine, server, client) = pair();
+        assert_eq!(machine.accept(server), Err(Errno(libc::EOPNOTSUPP)));
+        assert_eq!(machine.send(client, b"x", libc::MSG_OOB, None), Err(Errno(libc::EOPNOTSUPP)));
+        for fd in [server, client] {
+            assert_eq!(machine.bind(fd, "127.0.0.1:54".parse().unwrap()), Err(INVALID), "it has a port");
         }
     }
 

@@ -101,6 +101,7 @@ impl Machine {
 
     /// `connect` with `TCP_FASTOPEN_CONNECT`: where the SYN could have data, it waits for that.
     pub(crate) fn connect_later(&mut self, fd: i32, to: SocketAddr) -> Result<()> {
+        self.sockets.get(fd)?.takes(to)?;
         let cookieless = self.needs_no_cookie(fd)?;
         let remote = plain(to).unwrap_or(IpAddr::from(Ipv4Addr::LOCALHOST).into());
         let socket = self.sockets.get_mut(fd)?;

@@ -200,6 +200,22 @@ impl Socket {
         self.options.kept.get(&(level, name)).is_some_and(|value| *value != 0)
     }
 
+    /// Refuses an address that a socket of its family has no way to.
+    pub(crate) fn reaches(&self, to: SocketAddr) -> Result<()> {
+        let v4 = match to.ip() {
+            IpAddr::V6(_) if !self.v6 => return Err(Errno(libc::EAFNOSUPPORT)),
+            IpAddr::V6(v6) => v6.to_ipv4_mapped().is_some(),
+            IpAddr::V4(_) => true,
+        };
+        let only_v6 = self.v6 && self.is_on(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY);
+        if v4 && only_v6 { Err(Errno(libc::ENETUNREACH)) } else { Ok(()) }
+    }
+
+    /// The same, where one of IPv4 must be given within IPv6: Linux finds it too short.
+    pub(crate) fn takes(&self, to: SocketAddr) -> Result<()> {
+        if self.v6 && to.is_ipv4() { Err(INVALID) } else { self.reaches(to) }
+    }
+
     /// An address in the socket's family.
     pub(crate) fn address(&self, (address, port): (Address, u16)) -> SocketAddr {
         match address.ip() {
@@ -240,8 +256,11 @@ impl Machine {
     }
 
     pub(crate) fn accept(&mut self, fd: i32) -> Result<(i32, SocketAddr)> {
-        if !matches!(self.sockets.get(fd)?.kind, Kind::Listener { .. }) {
-            return Err(INVALID);
+        match self.sockets.get(fd)?.kind {
+            Kind::Listener { .. } => {}
+            Kind::Fresh | Kind::Stream(_) => return Err(INVALID),
+            Kind::Udp(_) => return Err(Errno(libc::EOPNOTSUPP)),
+            Kind::Epoll(_) | Kind::Pipe(_) => return Err(Errno(libc::ENOTSOCK)),
         }
         let next = self.acceptable(fd).next().ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;

@@ -168,6 +168,8 @@ impl Machine {
                 }
                 if n == 0 && !bytes.is_empty() { Err(AGAIN) } else { Ok(n) }
             }
+            // Linux looks at that only in IPv4.
+            Kind::Udp(_) if flags & libc::MSG_OOB != 0 && !socket.v6 => Err(Errno(libc::EOPNOTSUPP)),
             Kind::Udp(id) => self.send_datagram(fd, id, bytes, to),
             Kind::Pipe(end) => self.sockets.pipes.write(end, bytes),
             Kind::Fresh | Kind::Listener { .. } => Err(socket.error.take().unwrap_or(Errno(libc::EPIPE))),
