@@ -1,8 +1,9 @@
 //! The binary as a user runs it: a table of commands and how they must end.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -203,33 +204,44 @@ pub(super) fn run(context: &mut Context) -> Result<Outcome, Problem> {
     }
     // Where nobody in particular may run it, too: the project may lie in a directory that is closed to others.
     let open = std::env::temp_dir().join(format!("bywash-{}", std::process::id()));
-    let copy = open.join("bywash");
-    fs::create_dir(&open).map_err(about(open.display()))?;
-    fs::copy(&binary, &copy).map_err(about(copy.display()))?;
-    let failed = all(context, &copy);
+    let copy = copy(&binary, &open)?;
+    let failed = all(context, &copy, ROWS);
     // What is left in the temporary directory does no harm.
     let _ = fs::remove_dir_all(&open);
-    Ok(match failed? {
+    Ok(match failed {
         0 => Outcome::Passed,
         failed => Outcome::Failed(format!("{failed} of {} failed", ROWS.len())),
     })
 }
 
-fn all(context: &mut Context, binary: &Path) -> Result<u32, Problem> {
+/// Copies the program into a new folder, where somebody without rights can run it, too, whatever the umask.
+fn copy(binary: &Path, open: &Path) -> Result<PathBuf, Problem> {
+    let copy = open.join("bywash");
+    fs::create_dir(open).map_err(about(open.display()))?;
+    fs::copy(binary, &copy).map_err(about(copy.display()))?;
+    for path in [open, &copy] {
+        fs::set_permissions(path, Permissions::from_mode(0o755)).map_err(about(path.display()))?;
+    }
+    Ok(copy)
+}
+
+fn all(context: &mut Context, binary: &Path, rows: &[Row]) -> u32 {
+    // One that cannot be started is one that failed.
+    let command = |row| command(binary, row).unwrap_or_else(|problem| Outcome::Failed(problem.to_string()));
     let mut failed = 0;
-    for row in ROWS {
+    for row in rows {
         let start = Instant::now();
-        let mut outcome = command(binary, row)?;
+        let mut outcome = command(row);
         for _ in 1..row.tries {
             if !matches!(outcome, Outcome::Failed(_)) {
                 break;
             }
-            outcome = command(binary, row)?;
+            outcome = command(row);
         }
         failed += u32::from(matches!(outcome, Outcome::Failed(_)));
         context.tally.close(row.name, outcome, start);
     }
-    Ok(failed)
+    failed
 }
 
 fn command(binary: &Path, row: &Row) -> Result<Outcome, Problem> {
@@ -267,4 +279,32 @@ fn command(binary: &Path, row: &Row) -> Result<Outcome, Problem> {
         row.code
     );
     Ok(Outcome::Failed(format!("{}{line}", done.output)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Skips, Tally};
+    use super::*;
+
+    #[test]
+    fn a_command_that_cannot_be_started_fails_and_ends_nothing() {
+        let mut context = Context { tally: Tally::default(), skips: Skips::new().unwrap(), release: None };
+        let rows = [USUAL, USUAL];
+        assert_eq!(all(&mut context, Path::new("/nowhere/bywash"), &rows), 2);
+        assert_eq!(context.tally.failed, 2);
+    }
+
+    #[test]
+    fn somebody_without_rights_can_run_the_copy() {
+        let folder = std::env::temp_dir().join(format!("bywash-copy-{}", std::process::id()));
+        let secret = folder.join("secret");
+        fs::create_dir(&folder).unwrap();
+        fs::write(&secret, "").unwrap();
+        fs::set_permissions(&secret, Permissions::from_mode(0o700)).unwrap();
+        let open = folder.join("open");
+        let copy = copy(&secret, &open).unwrap();
+        let modes = [open, copy].map(|path| fs::metadata(path).unwrap().permissions().mode() & 0o777);
+        fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(modes, [0o755; 2]);
+    }
 }
