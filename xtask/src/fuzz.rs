@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -80,6 +80,8 @@ const CAPTURES: &str = "BYWASH_CAPTURES";
 
 /// How one target did.
 struct Outcome {
+    /// How long it ran: less than it was to, where it fell.
+    took: Duration,
     executions: u64,
     edges: u64,
     features: u64,
@@ -115,13 +117,13 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Problem> {
     table.push_str("|---|---|---|---|---|---|---|---|---|\n");
     let mut crashed = false;
     for (target, outcome) in run_targets(options, &programs)? {
-        let Outcome { executions, edges, features, inputs, crash, said } = &outcome;
+        let Outcome { took, executions, edges, features, inputs, crash, said } = &outcome;
         record.note(said)?;
         let crashes = if *crash { "1" } else { "none" };
-        let per_second = executions / u64::from(options.seconds);
+        let (seconds, per_second) = rate(*took, options.seconds, *executions);
         table.push_str(&format!(
             "| {} | {} | {} | {executions} | {per_second} | {edges} | {features} | {inputs} | {crashes} |\n",
-            target.name, target.reads, options.seconds
+            target.name, target.reads, seconds
         ));
         if *crash {
             println!("{said}");
@@ -231,13 +233,16 @@ fn fuzz(target: &Target, programs: &Path, seeds: &[PathBuf], seconds: u32) -> Re
     }
     // The first inputs are not counted in the time.
     let limit = Duration::from_secs(u64::from(seconds) + 300);
+    let start = Instant::now();
     let done = process::run(&mut command, limit, |_| {})?;
+    let took = start.elapsed();
     // Thousands of lines say that an input was new.
     let kept: String =
         done.output.lines().filter(|line| !is_chatter(line)).map(|line| format!("{line}\n")).collect();
     let said = format!("$ {}\n{kept}[{}]", process::typed(&command), done.ending());
     let [edges, features, inputs] = ["cov: ", "ft: ", "corp: "].map(|name| last(&done.output, name));
     Ok(Outcome {
+        took,
         executions: last(&done.output, "stat::number_of_executed_units: "),
         edges,
         features,
@@ -245,6 +250,13 @@ fn fuzz(target: &Target, programs: &Path, seeds: &[PathBuf], seconds: u32) -> Re
         crash: !done.success(),
         said,
     })
+}
+
+/// Whole seconds that a target was given inputs, at most those it was to be, and how many each of them had.
+fn rate(took: Duration, most: u32, executions: u64) -> (u64, u64) {
+    // The first inputs are not counted in the time.
+    let seconds = took.as_secs().min(most.into());
+    (seconds, executions / seconds.max(1))
 }
 
 fn is_chatter(line: &str) -> bool {
@@ -286,6 +298,13 @@ mod tests {
         assert_eq!(last(output, "corp: "), 10);
         assert_eq!(last(output, "stat::number_of_executed_units: "), 999);
         assert_eq!(last(output, "nothing: "), 0);
+    }
+
+    #[test]
+    fn a_target_that_falls_early_has_run_for_less() {
+        assert_eq!(rate(Duration::from_millis(4900), 600, 8000), (4, 2000));
+        assert_eq!(rate(Duration::from_millis(20), 600, 8000), (0, 8000));
+        assert_eq!(rate(Duration::from_secs(640), 600, 6000), (600, 10));
     }
 
     #[test]
