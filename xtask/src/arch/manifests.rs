@@ -86,6 +86,27 @@ pub(super) fn arrows(rows: &[Row], members: &[Member]) -> Vec<String> {
     findings
 }
 
+/// Packages that do not take the workspace's lints.
+///
+/// # Errors
+/// When a manifest cannot be read.
+pub(super) fn without_lints(members: &[Member]) -> Result<Vec<String>, Problem> {
+    let mut findings = Vec::new();
+    for member in members {
+        let manifest = format!("{}/Cargo.toml", member.folder);
+        let text = fs::read_to_string(project::root().join(&manifest)).map_err(about(&manifest))?;
+        if !takes_lints(&text) {
+            findings.push(format!("{manifest}: the workspace's lints are missing: [lints] workspace = true"));
+        }
+    }
+    Ok(findings)
+}
+
+fn takes_lints(manifest: &str) -> bool {
+    let section = manifest.lines().map(str::trim).skip_while(|line| *line != "[lints]").skip(1);
+    section.take_while(|line| !line.starts_with('[')).any(|line| line.replace(' ', "") == "workspace=true")
+}
+
 /// Names in the root manifest's `[workspace.dependencies]`, with their lines from 1.
 ///
 /// # Errors
@@ -185,6 +206,14 @@ mod tests {
             ]
         );
         assert_eq!(arrows(&[row(1, "a", &[])], &[member("crates/a", &[], &[])]), [""; 0]);
+    }
+
+    #[test]
+    fn a_manifest_takes_the_workspace_s_lints_in_their_section_only() {
+        assert!(takes_lints("[package]\nname = \"a\"\n\n[lints]\nworkspace = true\n"));
+        for bad in ["[package]\n", "[lints]\n\n[x]\nworkspace = true\n", "[x]\nworkspace = true\n[lints]\n"] {
+            assert!(!takes_lints(bad), "{bad}");
+        }
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub(crate) fn check() -> Result<Vec<String>, Problem> {
     let members = manifests::members(&metadata)?;
     let files = sources::files()?;
     findings.extend(manifests::arrows(&rows, &members));
+    findings.extend(manifests::without_lints(&members)?);
     findings.extend(manifests::unused(&manifests::workspace_dependencies()?, &members, &files));
     findings.extend(sources::check(&rows, &files));
     let traps = fs::read_to_string(project::root().join(TRAPS)).map_err(about(TRAPS))?;
