@@ -25,7 +25,8 @@ const MEMINFO_BYTES: usize = 36;
 const LEAST_RECEIVE: i32 = 2304;
 const LEAST_SEND: i32 = 4608;
 
-/// Options that are kept and read back: what they ask for is so anyway, or means nothing where no kernel is below.
+/// Options that are kept and read back: what they ask for is so anyway, is looked up where it matters, or means nothing where no
+/// kernel is below.
 const KEPT: &[(i32, i32)] = &[
     (SOCKET, libc::SO_REUSEADDR),
     (SOCKET, libc::SO_REUSEPORT),
@@ -543,6 +544,10 @@ fn keep(socket: &mut Socket, level: i32, name: i32, value: i32) -> Result<()> {
     if !KEPT.contains(&(level, name)) {
         return Err(Errno(libc::ENOPROTOOPT));
     }
+    // Where it is bound says already what it hears.
+    if (level, name) == (IPV6, libc::IPV6_V6ONLY) && socket.local.is_some() {
+        return Err(INVALID);
+    }
     let value = if NUMBERS.contains(&(level, name)) { value } else { i32::from(value != 0) };
     socket.options.kept.insert((level, name), value);
     Ok(())
@@ -653,6 +658,9 @@ mod tests {
             assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)), "{level} {name}");
         }
         assert_eq!(machine.option(v4, IPV6, libc::IPV6_TCLASS), Err(Errno(libc::ENOPROTOOPT)));
+        let bound = machine.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
+        machine.bind(bound, "[::]:80".parse().unwrap()).unwrap();
+        assert_eq!(machine.set_option(bound, IPV6, libc::IPV6_V6ONLY, &number(1)), Err(INVALID));
     }
 
     #[test]

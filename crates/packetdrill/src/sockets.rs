@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -244,7 +244,10 @@ impl Machine {
         let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
         let kind = match (kind & !flags, protocol) {
             (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Kind::Fresh,
-            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Kind::Udp(self.host.stack.udp_bind(None, 0)?),
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => {
+                let local = (!v6).then_some(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into());
+                Kind::Udp(self.host.stack.udp_bind(local, 0)?)
+            }
             _ => return Err(Errno(libc::EPROTONOSUPPORT)),
         };
         let mut socket = Socket::new(kind, v6, self.flags.limits());

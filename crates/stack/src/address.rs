@@ -108,6 +108,16 @@ impl Address {
         }
     }
 
+    /// How closely what is open on `local` has this address: on it alone, on all of its family (`local` is unspecified), or on all
+    /// of both (`None`), which is the least. `None`: it has not.
+    pub(crate) fn closeness(self, local: Option<Self>) -> Option<u8> {
+        match local {
+            None => Some(0),
+            Some(all) if all.is_unspecified() => (all.is_v4() == self.is_v4()).then_some(1),
+            Some(one) => (one == self).then_some(2),
+        }
+    }
+
     /// `0.0.0.0` or `::`.
     #[inline]
     pub const fn is_unspecified(self) -> bool {

@@ -314,8 +314,8 @@ impl Stack {
         work(tcp, &mut context)
     }
 
-    /// Opens a UDP socket on a port, on one of our addresses or on all; port 0 means any that is free. On a group's address, or
-    /// everyone's, it hears what is for that, and what it sends comes from one of ours.
+    /// Opens a UDP socket on a port, on one of our addresses, on all of a family (the unspecified one), or on all; port 0 means any
+    /// that is free. On a group's address, or everyone's, it hears what is for that, and what it sends comes from one of ours.
     ///
     /// # Errors
     /// [`UdpError::Taken`], [`UdpError::NoPort`]; [`UdpError::NoRoute`] for an address of another host.
@@ -352,7 +352,6 @@ impl Stack {
         (remote, remote_port): (Address, u16),
         wanted: impl Fn(&Flow) -> bool,
     ) -> Result<UdpId, UdpError> {
-        let local = local.filter(|local| !local.is_unspecified());
         let (_, local) = crate::udp::way(&self.out.snapshot, local, remote)?;
         let start = self.first_port();
         self.udp.open(Flow { local, remote, local_port, remote_port }, start, wanted)

@@ -95,7 +95,7 @@ impl Datagram {
 
 #[derive(Debug)]
 struct Socket {
-    /// What it was opened on. Unspecified: any of ours.
+    /// What it was opened on: an address of ours, or the unspecified one, which is all of its family; all of both when `None`.
     bound: Option<Address>,
     /// Where it hears: that, or with a peer the address that the peer hears from.
     local: Option<Address>,
@@ -146,7 +146,6 @@ impl Udp {
     }
 
     pub(crate) fn bind(&mut self, local: Option<Address>, port: u16, start: u64) -> Result<UdpId, UdpError> {
-        let local = local.filter(|address| !address.is_unspecified());
         let port = if port == 0 { self.free_port(start, |_| true)? } else { port };
         if self.is_taken(local, port) {
             return Err(UdpError::Taken);
@@ -179,11 +178,13 @@ impl Udp {
         Ok(id)
     }
 
-    /// Whether a socket without a peer has a port on an address, or on all.
+    /// Whether a socket without a peer has a port on an address that `local` has, too.
     fn is_taken(&self, local: Option<Address>, port: u16) -> bool {
-        let overlaps = |id: &u32| {
-            let other = self.sockets[id].local;
-            other.is_none() || local.is_none() || other == local
+        let overlaps = |id: &u32| match (self.sockets[id].local, local) {
+            (Some(one), Some(other)) => {
+                one.closeness(Some(other)).is_some() || other.closeness(Some(one)).is_some()
+            }
+            _ => true,
         };
         self.ports.get(&port).is_some_and(|port| port.unconnected.iter().any(overlaps))
     }
@@ -208,7 +209,7 @@ impl Udp {
             (bound, Some((remote, _))) => {
                 let (_, source) = way(snapshot, bound, remote)?;
                 // What is for a group is heard with a peer, too.
-                bound.or(Some(source))
+                bound.filter(|bound| !bound.is_unspecified()).or(Some(source))
             }
         };
         self.tie(id, local, peer)
@@ -421,12 +422,13 @@ impl Udp {
         Ok(())
     }
 
-    /// The socket that fits a flow best: one connected to it, else one bound to the address, else one to the port.
+    /// The socket that fits a flow best: one connected to it, else one bound to the address, else one to the port, of one family
+    /// before one of both.
     fn find(&self, flow: &Flow) -> Option<u32> {
         let best = |ids: &Vec<u32>| {
-            let local = |id: &u32| self.sockets[id].local;
-            let fits = |id: &&u32| local(id).is_none_or(|local| local == flow.local);
-            ids.iter().copied().filter(|id| fits(&id)).max_by_key(|id| local(id).is_some())
+            let closeness = |id: &u32| flow.local.closeness(self.sockets[id].local);
+            let fits = ids.iter().filter_map(|id| Some((closeness(id)?, *id)));
+            fits.max_by_key(|(closeness, _)| *closeness).map(|(_, id)| id)
         };
         let connected = self.connected.get(&(flow.local_port, (flow.remote, flow.remote_port)));
         connected.and_then(best).or_else(|| best(&self.ports.get(&flow.local_port)?.unconnected))
@@ -461,13 +463,14 @@ impl Udp {
     }
 }
 
-/// How datagrams get to another host, and which address of ours they come from: the given one, or the route's.
+/// How datagrams get to another host, and which address of ours they come from: the given one, or the route's, of the same family.
 pub(crate) fn way(
     snapshot: &Snapshot,
     given: Option<Address>,
     remote: Address,
 ) -> Result<(Path, Address), UdpError> {
-    let path = snapshot.path(remote).filter(|_| remote.is_destination()).ok_or(UdpError::NoRoute(remote))?;
+    let possible = remote.is_destination() && given.is_none_or(|given| given.is_v4() == remote.is_v4());
+    let path = snapshot.path(remote).filter(|_| possible).ok_or(UdpError::NoRoute(remote))?;
     // Who hears what is for many does not speak as they.
     let given = given.filter(|given| given.is_unicast() && !snapshot.is_broadcast(*given));
     let local = snapshot.source_or(given, path, remote).ok_or(UdpError::NoRoute(remote))?;

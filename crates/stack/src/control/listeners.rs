@@ -16,7 +16,7 @@ use crate::{Address, ListenerId, TcpError};
 /// What peers may connect to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listen {
-    /// One of our addresses; all of both families when `None`.
+    /// One of our addresses; all of a family when it is the unspecified one, all of both when `None`.
     pub local: Option<Address>,
     /// The port.
     pub port: u16,
@@ -31,14 +31,13 @@ impl Control {
     /// # Errors
     /// [`TcpError::Taken`].
     pub fn listen(&mut self, listen: Listen) -> Result<ListenerId, TcpError> {
-        let local = listen.local.filter(|address| !address.is_unspecified());
         let mut all = self.listeners.iter();
-        if all.any(|(_, other)| (other.local, other.port) == (local, listen.port)) {
+        if all.any(|(_, other)| (other.local, other.port) == (listen.local, listen.port)) {
             return Err(TcpError::Taken);
         }
         self.last_listener += 1;
         let id = ListenerId::shared(self.last_listener);
-        Arc::make_mut(&mut self.listeners).push((id, Listen { local, ..listen }));
+        Arc::make_mut(&mut self.listeners).push((id, listen));
         self.changed = true;
         Ok(id)
     }

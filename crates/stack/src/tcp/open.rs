@@ -25,7 +25,6 @@ impl Tcp {
         port: u16,
         backlog: usize,
     ) -> Result<ListenerId, TcpError> {
-        let local = local.filter(|address| !address.is_unspecified());
         let same = |id: &u32| self.listeners[id].local == local;
         if self.ports.get(&port).is_some_and(|ids| ids.iter().any(same)) {
             return Err(TcpError::Taken);
@@ -398,11 +397,13 @@ impl Tcp {
         self.half_open.give(i);
     }
 
-    /// The listener that a flow is for: one on its address before one on all.
+    /// The listener that a flow is for: one on its address before one on all of its family, and that before one on all.
     pub(super) fn listener_of(&self, flow: &Flow) -> Option<ListenerId> {
-        let ids = self.ports.get(&flow.local_port)?;
-        let fits = |id: &&u32| self.listeners[*id].local.is_none_or(|local| local == flow.local);
-        ids.iter().filter(fits).max_by_key(|id| self.listeners[*id].local.is_some()).map(|id| ListenerId(*id))
+        let closeness = |id: &u32| flow.local.closeness(self.listeners[id].local);
+        let ids = self.ports.get(&flow.local_port)?.iter();
+        let (_, id) =
+            ids.filter_map(|id| Some((closeness(id)?, *id))).max_by_key(|(closeness, _)| *closeness)?;
+        Some(ListenerId(id))
     }
 }
 

@@ -20,6 +20,31 @@ fn datagram_at(local: [u8; 4], from: u16, to: u16) -> Vec<u8> {
     [ethernet(0x0800).as_bytes(), ip.as_bytes(), &ports, &[0, 8, 0, 0]].concat()
 }
 
+/// The unspecified address is all of its family.
+#[test]
+fn a_socket_may_be_for_all_addresses_of_one_family() {
+    let mut pair = Pair::new(1500);
+    let stack = &mut pair.a.host.stack;
+    let v6 = stack.udp_bind(Some(address("::")), 7).unwrap();
+    let to = (address("10.0.0.2"), 7);
+    assert_eq!(stack.udp_connect(v6, Some(to)), Err(UdpError::NoRoute(to.0)));
+    let v4 = stack.udp_bind(Some(address("0.0.0.0")), 7).unwrap();
+    for taken in [None, Some("::"), Some("0.0.0.0"), Some("10.0.0.1")] {
+        assert_eq!(stack.udp_bind(taken.map(address), 7), Err(UdpError::Taken), "{taken:?}");
+    }
+    pair.a.put(pair.now, PORT, &datagram(5, 7));
+    assert_eq!((read(&mut pair.a, v6), read(&mut pair.a, v4)), (None, Some(vec![])));
+    // With a peer it has the address that this one hears from, and again all without.
+    let stack = &mut pair.a.host.stack;
+    let local = |stack: &bywash_stack::Stack| {
+        stack.sockets().filter(|socket| socket.local.1 == 7).map(|socket| socket.local.0).max()
+    };
+    stack.udp_connect(v4, Some(to)).unwrap();
+    assert_eq!(local(stack), Some(Some(address("10.0.0.1"))));
+    stack.udp_connect(v4, None).unwrap();
+    assert_eq!(local(stack), Some(Some(address("0.0.0.0"))));
+}
+
 /// As with connections: three eighths of all frames, and one for each socket.
 #[test]
 fn what_no_program_reads_of_many_sockets_leaves_memory_for_others() {

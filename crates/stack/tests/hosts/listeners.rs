@@ -52,14 +52,36 @@ fn who_comes_second_to_an_address_and_port_is_refused() {
     let control = &mut t.host.control;
     let all = control.listen(WEB).unwrap();
     let one = control.listen(ours).unwrap();
+    control.listen(everywhere).unwrap();
     for listen in [WEB, ours, everywhere] {
         assert_eq!(control.listen(listen), Err(TcpError::Taken), "{listen:?}");
     }
     assert!(control.unlisten(all));
     assert_eq!(control.listen(ours), Err(TcpError::Taken));
-    assert!(control.listen(everywhere).is_ok());
+    assert!(control.listen(WEB).is_ok());
     assert!(control.unlisten(one));
     assert!(control.listen(ours).is_ok());
+}
+
+/// As with sockets of which those of IPv6 are for that alone.
+#[test]
+fn a_listener_may_be_for_all_addresses_of_one_family() {
+    let mut t = Trace::new();
+    let at = |local: Option<&str>| Listen { local: local.map(address), ..WEB };
+    let opens = |t: &mut Trace, port| {
+        t.host.control.snapshot(&mut t.pool);
+        // This one is answered before the stack has heard of the change.
+        knock(t, 4000);
+        knock(t, port).starts_with("S.")
+    };
+    let v6 = t.host.control.listen(at(Some("::"))).unwrap();
+    assert!(!opens(&mut t, 5000), "IPv4 is another family");
+    let v4 = t.host.control.listen(at(Some("0.0.0.0"))).unwrap();
+    assert_eq!(t.host.control.listen(at(Some("::"))), Err(TcpError::Taken));
+    assert!(opens(&mut t, 5001));
+    assert!(t.host.control.unlisten(v4) && t.host.control.unlisten(v6));
+    t.host.control.listen(at(None)).unwrap();
+    assert!(opens(&mut t, 5002), "both");
 }
 
 #[test]
