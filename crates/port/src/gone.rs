@@ -11,10 +11,13 @@ pub enum Gone {
     Interface,
     /// The way by which packets go back into the interface.
     WayBack,
+    /// A program in the kernel: somebody else has detached it.
+    Program,
 }
 
 /// Each with the counter by which drivers tell it.
-const TOLD: [(&str, Gone); 2] = [("interface_gone", Gone::Interface), ("way_back_gone", Gone::WayBack)];
+const TOLD: [(&str, Gone); 3] =
+    [("interface_gone", Gone::Interface), ("way_back_gone", Gone::WayBack), ("program_gone", Gone::Program)];
 
 /// What of a port has gone, by what it has counted.
 pub fn has_gone(counters: &[Counter]) -> Option<Gone> {
@@ -28,6 +31,7 @@ impl Gone {
         match self {
             Self::Interface => format!("the interface of {port} is gone"),
             Self::WayBack => format!("the way back into the interface of {port} is down or gone"),
+            Self::Program => format!("a program of {port} was detached by somebody else"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use bywash_sys::bpf::{
     Link, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TcxDirection, TestInput,
-    XdpMode, loaded_maps, possible_cpus, program_ids,
+    XdpMode, link_ids, loaded_maps, possible_cpus, program_ids,
 };
 use bywash_sys::shared::Word;
 
@@ -178,7 +178,13 @@ fn links_attach_replace_and_let_go() {
     link.update(&second).unwrap();
     assert_eq!(link.info().unwrap().program_id, second.info().unwrap().id);
     drop(link);
-    Link::xdp(&first, lo, XdpMode::Generic).unwrap().detach().unwrap();
+    let link = Link::xdp(&first, lo, XdpMode::Generic).unwrap();
+    let id = link.info().unwrap().link_id;
+    assert!(link_ids().unwrap().contains(&id));
+    // Anybody with the right may detach it: who has it sees that.
+    Link::by_id(id).unwrap().detach().unwrap();
+    let info = link.info().unwrap();
+    assert_eq!((info.link_id, info.interface), (id, 0));
 
     let classifier = load(ProgramKind::SchedCls, "cls", 0);
     let ways = [TcxDirection::Ingress, TcxDirection::Egress];

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, Snapshot};
+use bywash_sys::bpf::{Link, Program, link_ids};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -185,11 +186,32 @@ fn a_rule_file_that_is_emptied_before_it_is_written_drops_nothing_of_the_rules_b
     filter.end();
 }
 
+/// Starts a filter there, has something go, and sees that it says so and ends.
+fn ends_when(attach: &str, goes: impl Fn(&Bed), why: &str) {
+    let bed = Bed::new(1);
+    let audit = bed.folder.path().join("audit.log");
+    let rules = bed.rules(
+        "[[rule]]\nname = \"answers\"\nestablished = true\naction = \"pass\"\n\
+         [[rule]]\nname = \"some\"\nto_ports = [9]\naction = \"drop\"\n",
+    );
+    let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
+    let mut filter = Filter::start(&bed, &words);
+    goes(&bed);
+    filter.wait_for("summary", |event| event["event"] == "summary");
+    let (code, told) = filter.ended();
+    assert_eq!((code, &summary(&told)["unmet"]), (Some(1), &serde_json::json!([why])), "{told:?}");
+    let log = std::fs::read_to_string(audit).unwrap();
+    let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let names: Vec<_> = events.map(|event| event["event"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, ["start", "gone", "stop"], "{told:?}");
+}
+
 #[test]
 fn a_filter_whose_interface_has_gone_says_so_and_ends() {
     let Some(_guard) = bywash_lab::lock() else { return };
-    let [gone, lost] = [("interface of", "is gone"), ("way back into the interface of", "is down or gone")];
-    for (attach, change, what) in [
+    let gone = "the interface of xdp:left is gone";
+    let lost = "the way back into the interface of xdp:left is down or gone";
+    for (attach, change, why) in [
         ("auto", "delete left", gone),
         ("xdp", "delete left", gone),
         ("auto", "set left netns NAMESPACE", gone),
@@ -197,24 +219,35 @@ fn a_filter_whose_interface_has_gone_says_so_and_ends() {
         ("xdp", "set BACK down", lost),
         ("xdp", "delete BACK", lost),
     ] {
-        let bed = Bed::new(1);
-        let left = bed.lab.hosts[1].link("left").unwrap();
-        let elsewhere = bed.lab.hosts[0].namespace().fd().as_raw_fd();
-        let change = change.replace("BACK", &format!("bywash{}", left.index));
-        let change = change.replace("NAMESPACE", &format!("/proc/{}/fd/{elsewhere}", std::process::id()));
-        let audit = bed.folder.path().join("audit.log");
-        let rules = bed.rules("[[rule]]\nname = \"some\"\nto_ports = [9]\naction = \"drop\"\n");
-        let words = format!("--rules {} --audit {} --attach {attach}", rules.display(), audit.display());
-        let mut filter = Filter::start(&bed, &words);
-        ip(&bed.lab.hosts[1], &format!("link {change}"));
-        filter.wait_for("summary", |event| event["event"] == "summary");
-        let (code, told) = filter.ended();
-        let why = serde_json::json!([format!("the {} xdp:left {}", what.0, what.1)]);
-        assert_eq!((code, &summary(&told)["unmet"]), (Some(1), &why), "{change}: {told:?}");
-        let log = std::fs::read_to_string(audit).unwrap();
-        let events = log.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
-        let names: Vec<_> = events.map(|event| event["event"].as_str().unwrap().to_owned()).collect();
-        assert_eq!(names, ["start", "gone", "stop"], "{told:?}");
+        let goes = |bed: &Bed| {
+            let left = bed.lab.hosts[1].link("left").unwrap();
+            let elsewhere = bed.lab.hosts[0].namespace().fd().as_raw_fd();
+            let change = change.replace("BACK", &format!("bywash{}", left.index));
+            let change = change.replace("NAMESPACE", &format!("/proc/{}/fd/{elsewhere}", std::process::id()));
+            ip(&bed.lab.hosts[1], &format!("link {change}"));
+        };
+        ends_when(attach, goes, why);
+    }
+}
+
+#[test]
+fn a_filter_of_which_somebody_detaches_a_program_says_so_and_ends() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    for (attach, name) in [
+        ("auto", "bywash_rules"),
+        ("auto", "bywash_flows"),
+        ("xdp", "bywash_rules"),
+        ("xdp", "bywash_flows"),
+        ("xdp", "bywash_back"),
+    ] {
+        // As `bpftool link detach` does it.
+        let goes = |_: &Bed| {
+            let named = |link: &Link| Program::by_id(link.info().ok()?.program_id).ok()?.info().ok();
+            let mut links = link_ids().unwrap().into_iter().filter_map(|id| Link::by_id(id).ok());
+            let link = links.find(|link| named(link).is_some_and(|program| program.name == name));
+            link.unwrap_or_else(|| panic!("no link of {name}")).detach().unwrap();
+        };
+        ends_when(attach, goes, "a program of xdp:left was detached by somebody else");
     }
 }
 

@@ -22,8 +22,8 @@ pub(super) struct Back {
     taps: Vec<Arc<Tap>>,
     /// The TAP interface's number.
     index: u32,
-    /// Detaches when it is dropped.
-    _link: Link,
+    /// Detaches when nobody has it any more.
+    link: Arc<Link>,
 }
 
 impl Back {
@@ -50,12 +50,17 @@ impl Back {
         let link = Link::tcx(&program, tap.index, TcxDirection::Ingress)
             .map_err(|error| refused(format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS")))?;
         route.set_up(tap.index, true).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { taps, index: tap.index, _link: link })
+        Ok(Self { taps, index: tap.index, link: Arc::new(link) })
     }
 
     /// The number of the interface that takes what goes back.
     pub(super) fn index(&self) -> u32 {
         self.index
+    }
+
+    /// The place of its program.
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// The sending half of a queue.

@@ -23,8 +23,8 @@ use super::verify::NotVerified;
 /// What is known of flows, and what notes them.
 pub(super) struct Flows {
     table: Arc<Table>,
-    /// Detaches when it is dropped.
-    _link: Link,
+    /// Detaches when nobody has it any more.
+    link: Arc<Link>,
 }
 
 /// The table, as this process has it.
@@ -88,12 +88,17 @@ impl Flows {
         let link = Link::tcx_first(&program, interface, TcxDirection::Egress).map_err(|error| {
             format!("{error}; rules with established need Linux 6.6 with CONFIG_NET_XGRESS")
         })?;
-        Ok(Some(Self { table, _link: link }))
+        Ok(Some(Self { table, link: Arc::new(link) }))
     }
 
     /// For the XDP program.
     pub(super) fn map(&self) -> FlowMap {
         self.table.reached()
+    }
+
+    /// The place of what notes them.
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// For who asks from this process.

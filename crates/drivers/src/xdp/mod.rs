@@ -224,13 +224,13 @@ pub struct XdpPort {
     steering: Option<Ruled>,
     /// Where there are rules that may change.
     guard: Option<Guard>,
-    link: Option<Link>,
+    link: Option<Arc<Link>>,
     /// To where the rules move when others come that can't be here.
     way: Option<Way>,
     /// From where they have moved.
     leaving: Option<Leaving>,
     /// Goes when the port goes.
-    _back: Option<Back>,
+    back: Option<Back>,
     watch: Watch,
     deferral: Option<Deferral>,
     /// Goes after the program: drivers restart when it is detached.
@@ -256,6 +256,12 @@ impl XdpPort {
     /// Where each part of the expression is, on a port that has not all queues, and each rule by which it steers: a line for each.
     pub fn steered(&self) -> &[String] {
         self.steered.told()
+    }
+
+    /// The places of its programs.
+    fn programs(&self) -> Vec<Arc<Link>> {
+        let notes = self.ruled.as_deref().and_then(Ruled::notes);
+        self.link.iter().chain(notes).chain(self.back.as_ref().map(Back::link)).cloned().collect()
     }
 
     /// Queues that were never given out have frames, too.
@@ -304,7 +310,7 @@ impl Port for XdpPort {
             named("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
             named("abandoned_frames", abandoned as u64),
         ]);
-        counters.extend(self.watch.counters());
+        counters.extend(self.watch.counters(&self.programs()));
         counters
     }
 
@@ -445,7 +451,8 @@ impl Port for XdpPort {
             left.push(format!("{}: {error}", self.name));
         }
         let at_tcx = self.leaving.take().map(Leaving::end);
-        for error in at_tcx.into_iter().chain(self.link.take().map(Link::detach)).filter_map(Result::err) {
+        let here = self.link.take().map(|link| link.detach());
+        for error in at_tcx.into_iter().chain(here).filter_map(Result::err) {
             left.push(format!("{}: {error}", self.name));
         }
         if let Some(Err(error)) = self.deferral.take().map(Deferral::restore) {

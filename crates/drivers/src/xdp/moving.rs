@@ -44,7 +44,7 @@ struct Successor(Option<Box<XdpPort>>);
 
 /// The program at TCX once its port has moved, until it goes.
 pub(super) struct Leaving {
-    link: Link,
+    link: Arc<Link>,
     /// Since when all queues at XDP have workers.
     since: Option<Instant>,
 }

@@ -15,7 +15,7 @@ use bywash_filter::rules::{
 use bywash_filter::xdp::{NeverTake, RULES_AT, Take};
 use bywash_filter::{Expression, Hook, ebpf};
 use bywash_port::{Counter, RuleCount, RuleId, Rules};
-use bywash_sys::bpf::{BpfError, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
+use bywash_sys::bpf::{BpfError, Link, LoadError, Map, MapKind, MapSpec, OUR_PROGRAM, Program};
 use bywash_sys::sysctl;
 use rustix::io::Errno;
 
@@ -229,6 +229,11 @@ impl Ruled {
     /// Who knows which flows are established, where a rule asks for that.
     pub(super) fn sent_flows(&self) -> Option<Arc<dyn SentFlows>> {
         self.flows.as_ref().map(Flows::sent)
+    }
+
+    /// The place of what notes established flows, where a rule asks for them.
+    pub(super) fn notes(&self) -> Option<&Arc<Link>> {
+        self.flows.as_ref().map(Flows::link)
     }
 
     /// The rules with the numbers of their counters, in order.

@@ -1,8 +1,9 @@
-//! Whether the interface is still there, and the way back into it, and whether it has outgrown its port.
+//! Whether the interface is still there, the way back into it and the port's programs, and whether it has outgrown its port.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bywash_port::Counter;
+use bywash_sys::bpf::Link;
 use bywash_sys::ethtool::Ethtool;
 use bywash_sys::interface::Interface;
 use bywash_sys::route::Route;
@@ -31,8 +32,12 @@ impl Watch {
     }
 
     /// What is lost for good: sockets of an interface that was deleted, or moved to another namespace, get nothing any more, and
-    /// what is written to a TAP that is down is lost.
-    pub(super) fn counters(&self) -> [Counter; 2] {
+    /// what is written to a TAP that is down is lost. So is the work of a program that somebody else has detached (`bpftool link
+    /// detach`), whose link stays with us.
+    pub(super) fn counters(&self, programs: &[Arc<Link>]) -> [Counter; 3] {
+        // Before the interface: when that goes, its programs go with it, and it is what has to be told.
+        let is_detached = |link: &Arc<Link>| link.info().is_ok_and(|info| info.interface == 0);
+        let program = programs.iter().any(is_detached);
         let mut route = self.route.lock().unwrap_or_else(PoisonError::into_inner);
         // When the kernel does not answer, nothing is known to be wrong.
         let mut is_lost = |index: u32, must_be_up: bool| match route.link_at(index) {
@@ -42,7 +47,11 @@ impl Watch {
         let counter = |name, is_so: bool| Counter { name, value: u64::from(is_so) };
         let interface = is_lost(self.interface, false);
         let back = self.back.is_some_and(|back| is_lost(back, true));
-        [counter("interface_gone", interface), counter("way_back_gone", back)]
+        [
+            counter("interface_gone", interface),
+            counter("way_back_gone", back),
+            counter("program_gone", program),
+        ]
     }
 
     /// That the interface has another MTU by now than this.

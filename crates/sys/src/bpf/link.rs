@@ -36,7 +36,7 @@ pub struct Attached {
     pub link_id: u32,
     /// The number of the program it runs now.
     pub program_id: u32,
-    /// The interface's number; 0 when the interface is gone.
+    /// The interface's number; 0 when the interface is gone, or the program was detached.
     pub interface: u32,
 }
 
@@ -44,6 +44,14 @@ pub struct Attached {
 #[derive(Debug)]
 pub struct Link {
     fd: OwnedFd,
+}
+
+/// The numbers of all links.
+///
+/// # Errors
+/// What the kernel says; a missing right is named.
+pub fn link_ids() -> Result<Vec<u32>, BpfError> {
+    super::ids(Command::LinkNextId).map_err(|error| BpfError::new("listing links", error))
 }
 
 /// `XDP_FLAGS_SKB_MODE`.
@@ -133,6 +141,16 @@ impl Link {
         Self::create_tcx(program, interface, direction, BEFORE)
     }
 
+    /// Opens the link with this number, whoever has made it. Its program stays attached as long as anybody has it.
+    ///
+    /// # Errors
+    /// What the kernel says: `ENOENT` when it is gone.
+    pub fn by_id(id: u32) -> Result<Self, BpfError> {
+        let opened = super::by_id(Command::LinkFdById, id);
+        let fd = opened.map_err(|error| BpfError::new(format!("opening link {id}"), error))?;
+        Ok(Self { fd })
+    }
+
     fn create_tcx(
         program: &Program,
         interface: u32,
@@ -177,7 +195,7 @@ impl Link {
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn detach(self) -> Result<(), BpfError> {
+    pub fn detach(&self) -> Result<(), BpfError> {
         let mut attributes = DetachAttributes { link_fd: raw(&self.fd) };
         // SAFETY: these attributes carry no pointer.
         unsafe { bpf(Command::LinkDetach, &mut attributes) }

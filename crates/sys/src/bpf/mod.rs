@@ -18,7 +18,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 /// What the names of our XDP programs begin with, by which they are told from others'.
 pub const OUR_PROGRAM: &str = "bywash";
 
-pub use link::{Attached, Link, TcxDirection, XdpMode};
+pub use link::{Attached, Link, TcxDirection, XdpMode, link_ids};
 pub use map::{Map, MapKind, MapSpec, loaded_maps, possible_cpus};
 pub use program::{
     LoadError, Program, ProgramInfo, ProgramKind, ProgramSpec, TestInput, TestOutput, program_ids,
@@ -87,6 +87,8 @@ enum Command {
     ObjectInfo = 15,
     LinkCreate = 28,
     LinkUpdate = 29,
+    LinkFdById = 30,
+    LinkNextId = 31,
     LinkDetach = 34,
 }
 
