@@ -138,6 +138,12 @@ pub trait Port: Send {
     /// What the port counts beside its queues: what the kernel or the NIC dropped, what stayed with the kernel.
     fn counters(&self) -> Vec<Counter>;
 
+    /// Looks whether all that it needs is still there, for who must not keep the port from others while the kernel has them wait. Once this
+    /// was asked for, [`Port::counters`] has what the last such look has found, and waits for nobody.
+    fn look_apart(&self) -> Option<Box<dyn FnOnce() + Send>> {
+        None
+    }
+
     /// Begins to put other rules in the place of those that it has: what is loaded then is for [`Port::set_rules`].
     ///
     /// # Errors

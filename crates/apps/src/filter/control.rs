@@ -55,7 +55,8 @@ const SHARE: u32 = 20;
 /// How long it may be silent before it counts as hung.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// The same while it reads rules, gives them to the NIC or looks at routes: with hundreds of thousands that takes seconds.
+/// The same while it reads rules, gives them to the NIC or looks at routes: with hundreds of thousands that takes seconds; and while it
+/// asks for what the kernel tells under its lock of interfaces (RTNL), which anybody's work on interfaces may hold for as long.
 pub(super) const AT_WORK: Duration = Duration::from_secs(10);
 
 /// How long it may take to have its turn, in nanoseconds.
@@ -217,11 +218,10 @@ impl Control {
     /// Why nothing is filtered, or the last change did not come about.
     pub(super) fn trouble(&self) -> Option<String> {
         if self.seems_to_hang(clock::monotonic()) {
-            return Some(
-                "the thread that watches rules, blocks and gateways hangs (does the audit log take what is written?): packets \
-                 are left to the kernel until it goes on"
-                    .into(),
-            );
+            return Some(format!(
+                "the thread that watches rules, blocks and gateways hangs ({}): packets are left to the kernel until it goes on",
+                self.shared.may_wait_for()
+            ));
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let troubles: Vec<String> = state.troubles().into_iter().filter_map(Trouble::tell).collect();
@@ -259,9 +259,9 @@ impl Control {
             self.thread.join().err().map(|_| "the control thread has died".into()).into_iter().collect()
         } else {
             vec![format!(
-                "the thread '{THREAD}' (rules, blocks, gateways, audit log) has not ended within {} s, and is left behind: does the \
-                 audit log take what is written?",
-                END.as_secs()
+                "the thread '{THREAD}' (rules, blocks, gateways, audit log) has not ended within {} s, and is left behind: {}",
+                END.as_secs(),
+                self.shared.may_wait_for()
             )]
         };
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -311,6 +311,7 @@ impl Work {
             let looks = watched.elapsed() >= WATCH;
             if looks {
                 watched = Instant::now();
+                self.look_at_port();
                 let counters = self.port.with(|port| port.counters()).unwrap_or_default();
                 self.look_for_long_packets(&counters);
                 self.look_for_lost_packets(&counters);
@@ -336,6 +337,16 @@ impl Work {
             }
         }
         self.note(&json!({ "event": "stop" }));
+    }
+
+    /// Whether all that the port needs is still there. While the kernel has this wait, others may have the port.
+    fn look_at_port(&self) {
+        let look = self.port.with(|port| port.look_apart()).ok().flatten();
+        self.shared.is_seen(AT_WORK);
+        if let Some(look) = look {
+            look();
+        }
+        self.shared.is_seen(SILENCE);
     }
 
     /// What user space should have judged and could not have without losing it.
@@ -487,6 +498,7 @@ impl Work {
     /// Whether the interface has grown, queues or its MTU. The rules are set anew then, which the MSS of SYN cookies needs, and a veth: it
     /// runs a program on those queues alone that there were when it was set. What is still so after that is told.
     fn look_at_growth(&mut self) {
+        self.shared.is_seen(AT_WORK);
         let Ok(outgrown) = self.port.with(|port| port.outgrown()) else { return };
         let is_known =
             self.state.lock().unwrap_or_else(PoisonError::into_inner).growth_trouble.why == outgrown;
@@ -499,7 +511,10 @@ impl Work {
                 self.gateways_due = Instant::now() + RETRY.max(began.elapsed() * SHARE);
                 Some(format!("{what}; the program could not be set anew: {why}"))
             }
-            Some((_, Ok(_))) => self.port.with(|port| port.outgrown()).ok().flatten(),
+            Some((_, Ok(_))) => {
+                self.shared.is_seen(AT_WORK);
+                self.port.with(|port| port.outgrown()).ok().flatten()
+            }
             None => None,
         };
         self.state.lock().unwrap_or_else(PoisonError::into_inner).growth_trouble.set(trouble);
@@ -507,6 +522,7 @@ impl Work {
 
     /// Puts these rules in the place of those that hold. Returns where they are, and nothing when the filter ends before that.
     fn hold(&mut self, rules: Rules) -> Result<Option<Vec<RulePlace>>, String> {
+        self.shared.is_seen(AT_WORK);
         let load = self.port.with(|port| port.load_rules(&rules)).flatten()?;
         let Some(loaded) = self.load(load)? else { return Ok(None) };
         let before = self.shared.rules();
@@ -535,7 +551,11 @@ impl Work {
         }
         if told.is_some() {
             // Until the worker has its queues the old rules decide. When it hangs they decide nothing either.
-            self.wait_until(|port| port.with(|port| port.has_moved()).unwrap_or(true));
+            let shared = Arc::clone(&self.shared);
+            self.wait_until(|port| {
+                shared.is_seen(AT_WORK);
+                port.with(|port| port.has_moved()).unwrap_or(true)
+            });
         }
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.done.blocks = self.blocks.count();
@@ -646,7 +666,10 @@ impl Work {
     fn note(&mut self, event: &Value) {
         let Some(audit) = &mut self.audit else { return };
         self.shared.is_seen(SILENCE);
-        if let Err(error) = audit.note(event) {
+        self.shared.notes(true);
+        let noted = audit.note(event);
+        self.shared.notes(false);
+        if let Err(error) = noted {
             self.set_audit_trouble(Some(format!("the audit log ends here: {error}")));
         }
     }

@@ -279,6 +279,10 @@ impl App for Filter {
         let (count, done, top) = (rules.set.rules().len(), &done, self.options.top.into());
         let moment = Moment { rules: &rules, figures: &figures, done, blocked: &blocked, top, elapsed };
         let closed = self.port.take(until).map(|port| {
+            // Nobody else does any more.
+            if let Some(look) = port.look_apart() {
+                look();
+            }
             let seen = events::look(&*port, &moment);
             (seen, close_port(port, &mut warnings, &mut unmet))
         });

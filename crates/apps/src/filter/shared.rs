@@ -1,6 +1,6 @@
 //! What the thread that looks after the rules and the workers show each other.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ pub(super) struct Shared {
     generation: AtomicU64,
     /// From when on the control thread hangs if it is not seen before, in nanoseconds of `CLOCK_MONOTONIC`.
     seen_until: AtomicU64,
+    /// What it is at is to write to the audit log.
+    notes: AtomicBool,
     held: Mutex<Held>,
     /// Workers that have called their queues.
     begun: AtomicUsize,
@@ -36,6 +38,7 @@ impl Shared {
         let shared = Self {
             generation: AtomicU64::new(1),
             seen_until: AtomicU64::new(0),
+            notes: AtomicBool::new(false),
             held: Mutex::new(held),
             begun: AtomicUsize::new(0),
             brought: Mutex::default(),
@@ -64,6 +67,19 @@ impl Shared {
     pub(super) fn is_seen(&self, again: Duration) {
         let again = u64::try_from(again.as_nanos()).unwrap_or(u64::MAX);
         self.seen_until.store(clock::monotonic().saturating_add(again), Ordering::Relaxed);
+    }
+
+    /// Says that the control thread writes to the audit log from now on, or no longer.
+    pub(super) fn notes(&self, notes: bool) {
+        self.notes.store(notes, Ordering::Relaxed);
+    }
+
+    /// What the control thread may hang at, as a question to who looks for it.
+    pub(super) fn may_wait_for(&self) -> &'static str {
+        match self.notes.load(Ordering::Relaxed) {
+            true => "does the audit log take what is written?",
+            false => "does somebody hold the kernel's lock of network interfaces, RTNL?",
+        }
     }
 
     /// Changes with the rules.

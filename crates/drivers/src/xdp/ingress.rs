@@ -146,7 +146,7 @@ pub(super) fn open(
     let (maps, names) = (Arc::new(maps), Names::default());
     names.add(ruled.numbered());
     let samples = Ring::of(&maps, &names).map_err(|error| error.to_string())?;
-    let watch = Watch::open(&interface, None, None)?;
+    let watch = Arc::new(Watch::open(&interface, None, None)?);
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;

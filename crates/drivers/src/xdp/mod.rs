@@ -231,7 +231,7 @@ pub struct XdpPort {
     leaving: Option<Leaving>,
     /// Goes when the port goes.
     back: Option<Back>,
-    watch: Watch,
+    watch: Arc<Watch>,
     deferral: Option<Deferral>,
     /// Goes after the program: drivers restart when it is detached.
     steered: Steered,
@@ -310,8 +310,14 @@ impl Port for XdpPort {
             named("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
             named("abandoned_frames", abandoned as u64),
         ]);
-        counters.extend(self.watch.counters(&self.programs()));
+        counters.extend(self.watch.counters(|| self.programs()));
         counters
+    }
+
+    fn look_apart(&self) -> Option<Box<dyn FnOnce() + Send>> {
+        let (watch, programs) = (Arc::clone(&self.watch), self.programs());
+        watch.is_apart();
+        Some(Box::new(move || watch.look(&programs)))
     }
 
     fn load_rules(&mut self, rules: &Rules) -> Result<RuleLoad, String> {

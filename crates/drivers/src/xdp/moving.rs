@@ -68,6 +68,7 @@ impl XdpPort {
         let Some(port) = successor.0.take() else { return Err(LoadedRules(successor)) };
         let former = std::mem::replace(self, *port);
         (self.guard, self.samples) = (former.guard, former.samples);
+        self.watch.follow(&former.watch);
         if let (Some(ruled), Some(guard)) = (&self.ruled, &mut self.guard) {
             ruled.look_at_own(guard);
         }

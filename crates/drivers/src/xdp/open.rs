@@ -170,7 +170,7 @@ impl<'a> Opening<'a> {
         };
         let back = self.way_back(generic)?;
         let queues = self.has_all_queues().then_some(self.interface.queues.rx);
-        let watch = Watch::open(&self.interface, back.as_ref().map(Back::index), queues)?;
+        let watch = Arc::new(Watch::open(&self.interface, back.as_ref().map(Back::index), queues)?);
         let mut pool = self.stock()?;
         let Queues { mut bound, refused } = self.bind_all(generic, &mut pool)?;
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);

@@ -1,5 +1,6 @@
 //! Whether the interface is still there, the way back into it and the port's programs, and whether it has outgrown its port.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bywash_port::Counter;
@@ -8,7 +9,8 @@ use bywash_sys::ethtool::Ethtool;
 use bywash_sys::interface::Interface;
 use bywash_sys::route::Route;
 
-/// Looks in the network namespace that the port was opened in, whichever thread asks.
+/// Looks in the network namespace that the port was opened in, whichever thread asks. The kernel answers under its lock of interfaces
+/// (RTNL), which others may hold for seconds.
 pub(super) struct Watch {
     route: Mutex<Route>,
     ethtool: Ethtool,
@@ -16,7 +18,13 @@ pub(super) struct Watch {
     back: Option<u32>,
     /// How many receive queues there were, of a port that has all of them.
     queues: Option<u32>,
+    /// Somebody looks by himself, and others go by what is found.
+    apart: AtomicBool,
+    /// What the last look has found to be lost, in the order of [`COUNTERS`].
+    lost: [AtomicBool; 3],
 }
+
+const COUNTERS: [&str; 3] = ["interface_gone", "way_back_gone", "program_gone"];
 
 impl Watch {
     /// For an interface, the TAP interface by which packets go back into it if there is one, and its receive queues if the port has all
@@ -28,13 +36,14 @@ impl Watch {
     ) -> Result<Self, String> {
         let route = Mutex::new(Route::open().map_err(|error| error.to_string())?);
         let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
-        Ok(Self { route, ethtool, interface: interface.index, back, queues })
+        let (apart, lost) = (AtomicBool::new(false), [const { AtomicBool::new(false) }; 3]);
+        Ok(Self { route, ethtool, interface: interface.index, back, queues, apart, lost })
     }
 
     /// What is lost for good: sockets of an interface that was deleted, or moved to another namespace, get nothing any more, and
     /// what is written to a TAP that is down is lost. So is the work of a program that somebody else has detached (`bpftool link
     /// detach`), whose link stays with us.
-    pub(super) fn counters(&self, programs: &[Arc<Link>]) -> [Counter; 3] {
+    pub(super) fn look(&self, programs: &[Arc<Link>]) {
         // Before the interface: when that goes, its programs go with it, and it is what has to be told.
         let is_detached = |link: &Arc<Link>| link.info().is_ok_and(|info| info.interface == 0);
         let program = programs.iter().any(is_detached);
@@ -44,14 +53,33 @@ impl Watch {
             Ok(link) => !link.is_some_and(|link| link.up || !must_be_up),
             Err(_) => false,
         };
-        let counter = |name, is_so: bool| Counter { name, value: u64::from(is_so) };
         let interface = is_lost(self.interface, false);
         let back = self.back.is_some_and(|back| is_lost(back, true));
-        [
-            counter("interface_gone", interface),
-            counter("way_back_gone", back),
-            counter("program_gone", program),
-        ]
+        for (lost, now) in self.lost.iter().zip([interface, back, program]) {
+            lost.store(now, Ordering::Relaxed);
+        }
+    }
+
+    /// From now on somebody looks apart from those who ask for the counters.
+    pub(super) fn is_apart(&self) {
+        self.apart.store(true, Ordering::Relaxed);
+    }
+
+    /// Who looks at another one looks at this one next.
+    pub(super) fn follow(&self, other: &Self) {
+        self.apart.store(other.apart.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
+    /// What is lost by now or, where somebody looks apart, was so at the last look.
+    pub(super) fn counters(
+        &self,
+        programs: impl FnOnce() -> Vec<Arc<Link>>,
+    ) -> impl Iterator<Item = Counter> {
+        if !self.apart.load(Ordering::Relaxed) {
+            self.look(&programs());
+        }
+        let lost = self.lost.iter().map(|lost| u64::from(lost.load(Ordering::Relaxed)));
+        COUNTERS.into_iter().zip(lost).map(|(name, value)| Counter { name, value })
     }
 
     /// That the interface has another MTU by now than this.

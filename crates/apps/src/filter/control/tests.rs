@@ -10,6 +10,8 @@ struct Stubborn {
     refuses: Arc<AtomicBool>,
     /// Times it was asked to unblock.
     asked: Arc<AtomicU64>,
+    /// What looking at it waits for.
+    lock: Arc<Mutex<()>>,
     name: PortName,
     capabilities: Capabilities,
 }
@@ -45,6 +47,11 @@ impl Port for Stubborn {
 
     fn counters(&self) -> Vec<Counter> {
         Vec::new()
+    }
+
+    fn look_apart(&self) -> Option<Box<dyn FnOnce() + Send>> {
+        let lock = Arc::clone(&self.lock);
+        Some(Box::new(move || drop(lock.lock().unwrap())))
     }
 
     fn load_rules(&mut self, _: &Rules) -> Result<RuleLoad, String> {
@@ -98,10 +105,16 @@ fn file() -> RuleFile {
 
 /// Such a port, and what it goes by.
 fn port() -> (SharedPort, Arc<AtomicBool>, Arc<AtomicU64>) {
+    port_behind(Arc::default())
+}
+
+/// The same, which is looked at under a lock.
+fn port_behind(lock: Arc<Mutex<()>>) -> (SharedPort, Arc<AtomicBool>, Arc<AtomicU64>) {
     let (refuses, asked) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicU64::new(0)));
     let port = Stubborn {
         refuses: Arc::clone(&refuses),
         asked: Arc::clone(&asked),
+        lock,
         name: "loop:stubborn".parse().unwrap(),
         capabilities: Capabilities::default(),
     };
@@ -174,6 +187,27 @@ fn a_source_that_can_not_be_blocked_is_told_of_also_when_other_rules_hold_until_
     work.block();
     assert_eq!(work.state.lock().unwrap().block_trouble.why, trouble, "nobody is blocked yet");
     assert_eq!(tell(&mut work), None);
+}
+
+#[test]
+fn while_others_keep_the_kernel_from_answering_the_rules_are_looked_after_and_the_port_is_there() {
+    let lock = Arc::new(Mutex::new(()));
+    let (mut work, ..) = work(Duration::from_secs(60));
+    work.port = port_behind(Arc::clone(&lock)).0;
+    work.gateways_due += Duration::from_secs(60);
+    let (shared, port, stop) = (Arc::clone(&work.shared), work.port.clone(), Arc::clone(&work.stop));
+    let held = lock.lock().unwrap();
+    shared.is_seen(Duration::ZERO);
+    let thread = std::thread::spawn(move || work.run());
+    std::thread::sleep(WATCH + 2 * SILENCE);
+    assert!(!shared.is_left_alone(clock::monotonic()), "packets are left to the kernel");
+    assert!(shared.may_wait_for().contains("RTNL"));
+    // Whoever takes it waits for nobody.
+    let taken = port.take(Instant::now());
+    drop(held);
+    stop.store(true, Ordering::Relaxed);
+    thread.join().unwrap();
+    assert!(taken.is_some(), "the port is kept");
 }
 
 #[test]
