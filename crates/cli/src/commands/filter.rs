@@ -43,7 +43,7 @@ Examples:
                                                        has established = true; --gateway, --ssh: as where it will run
 
 A rule file:
-  never_drop = ['192.0.2.0/24', 'tcp port 179']
+  never_drop = ['192.0.2.0/24', 'tcp port 179']        what comes from there; or expressions
   [[rule]]
   name = 'reflection'
   from_ports = [53, 123, '1900-1902']

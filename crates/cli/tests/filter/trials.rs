@@ -305,8 +305,10 @@ fn never_drop_may_have_a_thousand_prefixes_and_more_than_there_is_room_for_are_n
         rules(folder.path(), &format!("never_drop = [{}]\n{rule}", all.join(", ")))
     };
     let spared = [[11, 7, 102, 9], [11, 7, 103, 9]].map(|from| ip([from, US], 17, [7, 7]));
-    let output = try_out(&file(1000), &pcap(&spared), "");
-    assert_eq!(figures(&output), [2, 1, 1], "{output:?}");
+    // Who sends is spared, and not who is sent something.
+    let all = [&spared[..], &[ip([US, [11, 7, 102, 9]], 17, [7, 7])]].concat();
+    let output = try_out(&file(1000), &pcap(&all), "");
+    assert_eq!(figures(&output), [3, 2, 1], "{output:?}");
     let output = try_out(&file(9000), &pcap(&spared), "");
     let why = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(2), "{why}");

@@ -465,7 +465,8 @@ fn flows(raw: &RawEstablished) -> Result<FlowOptions, Fault> {
 /// Most prefixes that one expression joins, which has so many bytes at most.
 const MOST_JOINED: usize = 1000;
 
-/// Addresses and prefixes, whoever sends; and expressions. Prefixes of a family are one expression, as long as one may be: that searches
+/// Addresses and prefixes, of who sends: were what goes to them spared as well, one's own network would switch all rules off. And
+/// expressions. Prefixes of a family are one expression, as long as one may be: that searches
 /// for an address once, and not for each.
 fn never_drop(texts: &[Spanned<String>]) -> Result<Vec<Expression>, Fault> {
     let (mut never, mut prefixes) = (Vec::new(), [Vec::new(), Vec::new()]);
@@ -480,7 +481,7 @@ fn never_drop(texts: &[Spanned<String>]) -> Result<Vec<Expression>, Fault> {
         }
     }
     for joined in prefixes.iter().flat_map(|family| family.chunks(MOST_JOINED)) {
-        let nets: Vec<String> = joined.iter().map(|(_, prefix)| format!("net {prefix}")).collect();
+        let nets: Vec<String> = joined.iter().map(|(_, prefix)| format!("src net {prefix}")).collect();
         let all = format!("anyvlan and ({})", nets.join(" or "));
         never.push(all.parse::<Expression>().map_err(|error| fault(joined[0].0, error.what()))?);
     }

@@ -360,6 +360,17 @@ fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
 }
 
 #[test]
+fn what_comes_from_a_prefix_is_never_dropped_and_what_goes_to_it_is() {
+    let never = |text: &str| {
+        let file = parse(&format!("never_drop = ['{text}']\n")).unwrap();
+        file.never.iter().map(ToString::to_string).collect::<Vec<_>>()
+    };
+    assert_eq!(never("10.77.0.0/24"), ["anyvlan and (src net 10.77.0.0/24)"]);
+    assert_eq!(never("2001:db8::7"), ["anyvlan and (src net 2001:db8::7/128)"]);
+    assert_eq!(never("net 10.77.0.0/24"), ["net 10.77.0.0/24"], "who writes both means both");
+}
+
+#[test]
 fn prefixes_that_are_never_dropped_are_joined_as_far_as_that_goes() {
     let never = |prefixes: &[String]| {
         let list: Vec<_> = prefixes.iter().map(|prefix| format!("'{prefix}'")).collect();
