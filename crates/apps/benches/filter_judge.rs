@@ -257,7 +257,7 @@ fn run(rules: Vec<Rule>, round: &Arc<Round>, count: u64, arena: &'static Arena) 
     let mut options = Options::new(None, rules);
     options.workers = WorkerOptions { frames: Some(256), ..WorkerOptions::default() };
     let started = Instant::now();
-    let mut filter = Filter::start(Box::new(port), &options, arena, &stop).unwrap();
+    let mut filter = Filter::start(Box::new(port), options, arena, &stop).unwrap();
     filter.wait(Duration::from_secs(600));
     let took = started.elapsed();
     let summary = filter.finish();

@@ -106,7 +106,7 @@ fn what_is_left_of_batches_is_given_back_in_its_order() {
     let arena = Arena::new(vec![0; 512 * FRAME_SIZE]).unwrap();
     let mut options = Options::new(None, rules);
     options.workers.frames = Some(256);
-    let mut filter = Filter::start(port, &options, arena, &stop).unwrap();
+    let mut filter = Filter::start(port, options, arena, &stop).unwrap();
     filter.wait(Duration::from_secs(60));
     filter.finish();
     let given = given.lock().unwrap();

@@ -4,17 +4,16 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use rustix::fs::OFlags;
 use serde_json::{Value, json};
 
-/// An audit log that is open.
-#[derive(Clone, Debug)]
+/// An audit log that is open. There is one, so that a file which it leaves is closed.
+#[derive(Debug)]
 pub struct Audit {
     path: PathBuf,
-    file: Arc<File>,
+    file: File,
     /// It could not be written: nothing is noted until it is opened anew.
     has_ended: bool,
     /// What it ends with is half a line.
@@ -29,7 +28,7 @@ impl Audit {
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().create(true).append(true).open(path)?;
         let is_within_line = ends_within_line(path);
-        Ok(Self { path: path.into(), file: Arc::new(file), has_ended: false, is_within_line })
+        Ok(Self { path: path.into(), file, has_ended: false, is_within_line })
     }
 
     /// Opens what has its name by now, where that is another file or the old one took no more. When that fails, it stays as it was.
@@ -46,7 +45,7 @@ impl Audit {
             let flags = OFlags::NONBLOCK.bits().cast_signed();
             let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(&self.path)?;
             rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
-            self.file = Arc::new(file);
+            self.file = file;
             self.is_within_line = ends_within_line(&self.path);
         }
         self.has_ended = false;
@@ -75,7 +74,7 @@ impl Audit {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         let mut rest = line;
         while !rest.is_empty() {
-            match (&*self.file).write(rest) {
+            match self.file.write(rest) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
                 Ok(written) => rest = &rest[written..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -92,7 +91,7 @@ impl Audit {
 
     /// Cuts off what was written last. False where that can't be: in a pipe, or when somebody else has written since.
     fn take_back(&self, written: u64) -> bool {
-        let mut file = &*self.file;
+        let mut file = &self.file;
         let (Ok(end), Ok(metadata)) = (file.stream_position(), file.metadata()) else { return false };
         metadata.is_file() && metadata.len() == end && file.set_len(end.saturating_sub(written)).is_ok()
     }

@@ -166,6 +166,7 @@ impl Control {
         port: SharedPort,
         shared: Arc<Shared>,
         options: &Options,
+        audit: Option<Audit>,
         blocks: Vec<Consumer<Block>>,
         stop_all: &Stop,
     ) -> Result<Self, String> {
@@ -192,7 +193,7 @@ impl Control {
             told: blocks,
             blocks: known.clone(),
             gateways_due: Instant::now() + GATEWAYS,
-            audit: options.audit.clone(),
+            audit,
         };
         let start = work.port.with(|port| start_line(port, options))?;
         work.note(&start);

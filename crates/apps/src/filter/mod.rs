@@ -55,7 +55,7 @@ use shared_port::SharedPort;
 use worker::{Figures, Filterer};
 
 /// How to filter.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Options {
     /// The file of the rules that the port was opened with; watched for changes. None when everything is given back.
     pub file: Option<RuleFile>,
@@ -120,11 +120,10 @@ impl Filter {
     /// [`StartError`], with the port closed again.
     pub fn start(
         mut port: Box<dyn Port>,
-        options: &Options,
+        mut options: Options,
         arena: &'static Arena,
         stop: &Stop,
     ) -> Result<Self, StartError> {
-        let mut options = options.clone();
         let in_kernel = port.is_in_kernel();
         if in_kernel {
             // One worker shows that somebody is there, and more would have nothing to do. Nor would its frames: the rings want them
@@ -132,11 +131,11 @@ impl Filter {
             options.workers.cores.truncate(1);
             options.workers.frames = Some(0);
         }
-        let options = &options;
+        let audit = options.audit.take();
         let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
         let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() }, AT_WORK);
-        let planned = deal(&mut queues, options, (&shared, port.samples()), &name, arena);
+        let planned = deal(&mut queues, &options, (&shared, port.samples()), &name, arena);
         let unused = close_unused(queues.into_pairs(), arena);
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {
             Ok((tasks, blocks, samples)) => (Ok(tasks), blocks, samples),
@@ -159,7 +158,7 @@ impl Filter {
         let (crew, [port]) =
             launch("filter", &options.workers, tasks, [port], stop, |mut task: Filterer| task.close())?;
         let port = SharedPort::new(port);
-        let control = match Control::start(port.clone(), Arc::clone(&shared), options, blocks, stop) {
+        let control = match Control::start(port.clone(), Arc::clone(&shared), &options, audit, blocks, stop) {
             Ok(control) => control,
             Err(reason) => {
                 stop.set();
@@ -173,7 +172,7 @@ impl Filter {
         while shared.begun() < live.len() && !stop.is_set() && started.elapsed() < BEGIN {
             std::thread::sleep(Duration::from_micros(100));
         }
-        Ok(Self { crew, live, control, port, samples, options: options.clone(), start, started })
+        Ok(Self { crew, live, control, port, samples, options, start, started })
     }
 }
 

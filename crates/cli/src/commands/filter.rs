@@ -238,7 +238,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
         (failure, _) => failure,
     })?;
     let port = setup.ports.remove(0);
-    let app = Filter::start(port, &options, setup.arena, &setup.stop)?;
+    let app = Filter::start(port, options, setup.arena, &setup.stop)?;
     Ok(bywash_apps::run(app, args.report.duration, &setup.stop, &mut reporter))
 }
 

@@ -159,6 +159,9 @@ fn an_audit_log_that_was_moved_away_goes_on_in_a_new_file_when_asked_and_loses_n
     until(&moved, &["start", "reload"]);
     filter.signal(Signal::HUP);
     until(&audit, &["reload"]);
+    let files = std::fs::read_dir(format!("/proc/{}/fd", filter.child.id())).unwrap();
+    let mut files = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+    assert!(!files.any(|file| file == moved), "it is open for ever");
     filter.end();
     assert_eq!(
         (events(&moved), events(&audit)),

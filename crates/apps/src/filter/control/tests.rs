@@ -235,7 +235,7 @@ fn a_rule_that_expires_before_the_thread_begins_is_taken_out_as_well() {
     let rules = file.live(SystemTime::UNIX_EPOCH).unwrap();
     let shared = Shared::new(Held { rules: rules.clone(), flows: None }, AT_WORK);
     let options = Options::new(Some(file), rules);
-    let control = Control::start(port, shared, &options, Vec::new(), &Stop::new().unwrap()).unwrap();
+    let control = Control::start(port, shared, &options, None, Vec::new(), &Stop::new().unwrap()).unwrap();
     let until = Instant::now() + Duration::from_secs(10);
     while control.rules().set.rules().len() == 2 {
         assert!(Instant::now() < until, "it is there for ever");
