@@ -39,13 +39,19 @@ pub struct SshConnection {
 /// When the kernel does not list its routes.
 pub fn never_take(route: &mut Route) -> Result<NeverTake, NetlinkError> {
     let mut never = NeverTake { gateways: gateways(route)?, ..NeverTake::default() };
-    if let Some(value) = std::env::var(SSH_CONNECTION).ok().or_else(|| inherited(std::process::id())) {
-        never.ssh = ssh(&value);
-        if never.ssh.is_none() {
-            never.warnings.push(format!(
-                "SSH_CONNECTION is '{value}', not 'CLIENT PORT SERVER PORT': your ssh connection is not protected"
-            ));
-        }
+    match session(std::env::var(SSH_CONNECTION).ok(), std::process::id()) {
+        Ok(ssh) => never.ssh = ssh,
+        Err(value) => never.warnings.push(format!(
+            "SSH_CONNECTION is '{value}', not 'CLIENT PORT SERVER PORT': your ssh connection is not protected"
+        )),
+    }
+    if let Some(over) = never.ssh.filter(|ssh| sessions::is_over(*ssh)) {
+        // mosh begins by ssh, and goes on with packets of its own.
+        never.warnings.push(format!(
+            "your ssh connection, from {}, is over: if you are here by mosh, what you send may be taken or dropped; with --rules: \
+             never_drop = ['udp portrange 60000-61000']",
+            over.client
+        ));
     }
     let (sessions, more) = sessions::others(never.ssh);
     never.sessions = sessions;
@@ -74,14 +80,31 @@ const SSH_CONNECTION: &str = "SSH_CONNECTION";
 /// Processes between us and the session at most: the chain ends by itself unless `/proc` changes meanwhile.
 const ANCESTORS: usize = 64;
 
-/// The nearest ancestor's `SSH_CONNECTION`, as far as we may read environments.
-fn inherited(process: u32) -> Option<String> {
+/// The operator's connection: the one that a process has in its own environment or, where that tells of none, its nearest ancestor that
+/// has one.
+///
+/// # Errors
+/// What is said, where nothing that is said is a connection.
+fn session(own: Option<String>, process: u32) -> Result<Option<SshConnection>, String> {
+    let mut wrong = None;
+    for value in own.into_iter().chain(inherited(process)) {
+        match ssh(&value) {
+            Some(connection) => return Ok(Some(connection)),
+            None => wrong = wrong.or(Some(value)),
+        }
+    }
+    // Nothing is said by who empties it.
+    wrong.filter(|value| !value.is_empty()).map_or(Ok(None), Err)
+}
+
+/// `SSH_CONNECTION` of a process's ancestors, the nearest first, as far as we may read environments.
+fn inherited(process: u32) -> impl Iterator<Item = String> {
     let ancestors = std::iter::successors(Some(process), |process| {
         let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
         let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()?;
         (parent != 0).then_some(parent)
     });
-    ancestors.take(ANCESTORS).skip(1).find_map(session_of)
+    ancestors.take(ANCESTORS).skip(1).filter_map(session_of)
 }
 
 /// A process's `SSH_CONNECTION`.
@@ -187,11 +210,19 @@ mod tests {
         let mut line = String::new();
         let stdout = shell.stdout.take().unwrap();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stdout), &mut line).unwrap();
-        let found = inherited(line.trim().parse().unwrap());
+        let inner = line.trim().parse().unwrap();
+        let found = ["", "-", "192.0.2.9 1 192.0.2.2 22"].map(|own| session(Some(own.into()), inner));
+        let inherits = session(None, inner);
         drop(shell.stdin.take());
         shell.wait().unwrap();
-        assert_eq!(found.as_deref(), Some("192.0.2.1 50000 192.0.2.2 22"));
-        assert_eq!(inherited(1), None);
+        let told = ssh("192.0.2.1 50000 192.0.2.2 22");
+        let own = ssh("192.0.2.9 1 192.0.2.2 22");
+        assert_eq!((inherits, found), (Ok(told), [Ok(told), Ok(told), Ok(own)]));
+        assert_eq!(session(None, 1), Ok(None));
+        assert_eq!(
+            (session(Some(String::new()), 1), session(Some("-".into()), 1)),
+            (Ok(None), Err("-".into()))
+        );
     }
 
     #[test]

@@ -15,9 +15,6 @@ use super::guard::{session_of, ssh};
 /// Sessions at most: each is looked for in packets.
 const MOST: usize = 16;
 
-/// TCP connections of the thread's network namespace.
-const CONNECTIONS: [&str; 2] = ["/proc/thread-self/net/tcp", "/proc/thread-self/net/tcp6"];
-
 /// `ESTABLISHED` and root, as these files write it.
 const ESTABLISHED: &str = "01";
 const ROOT: &str = "0";
@@ -30,14 +27,26 @@ pub(super) fn others(own: Option<SshConnection>) -> (Vec<SshConnection>, usize) 
     if named.len() == usize::from(own.is_some()) {
         return (Vec::new(), 0);
     }
-    let known = CONNECTIONS
-        .iter()
-        .filter_map(|file| File::open(file).ok())
-        .flat_map(|file| established(BufReader::new(file)));
+    let known = connections("thread-self").flat_map(|file| established(file, Some(ROOT)));
     let known: BTreeSet<SshConnection> = known.filter(|connection| named.contains(connection)).collect();
     let mut others: Vec<_> = known.into_iter().filter(|connection| Some(*connection) != own).collect();
     let more = others.split_off(others.len().min(MOST)).len();
     (others, more)
+}
+
+/// Whether the kernel has no such connection any more, neither in the thread's network namespace nor in that of who started this process:
+/// it may have been sent into another one (`ip netns exec`).
+pub(super) fn is_over(connection: SshConnection) -> bool {
+    let parent = std::os::unix::process::parent_id().to_string();
+    let mut files = ["thread-self", &parent].into_iter().flat_map(connections).peekable();
+    // Where they can't be read nothing is known.
+    files.peek().is_some() && !files.flat_map(|file| established(file, None)).any(|known| known == connection)
+}
+
+/// The TCP connections of a process's network namespace, by its name in `/proc`.
+fn connections(process: &str) -> impl Iterator<Item = BufReader<File>> + use<> {
+    let files = ["tcp", "tcp6"].map(|file| format!("/proc/{process}/net/{file}"));
+    files.into_iter().filter_map(|file| File::open(file).ok()).map(BufReader::new)
 }
 
 fn processes() -> impl Iterator<Item = u32> {
@@ -45,12 +54,13 @@ fn processes() -> impl Iterator<Item = u32> {
     entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Established connections that root has accepted or made, as if the other end were the client.
-fn established(file: impl BufRead) -> impl Iterator<Item = SshConnection> {
-    file.lines().map_while(Result::ok).filter_map(|line| {
+/// Established connections that `user` has accepted or made, or anybody, as if the other end were the client.
+fn established(file: impl BufRead, user: Option<&str>) -> impl Iterator<Item = SshConnection> {
+    file.lines().map_while(Result::ok).filter_map(move |line| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let [_, server, client, ESTABLISHED, _, _, _, ROOT, ..] = words[..] else { return None };
-        Some(SshConnection { client: end(client)?, server: end(server)? })
+        let [_, server, client, ESTABLISHED, _, _, _, owner, ..] = words[..] else { return None };
+        let counts = user.is_none_or(|user| user == owner);
+        counts.then_some(SshConnection { client: end(client)?, server: end(server)? })
     })
 }
 
@@ -91,7 +101,7 @@ mod tests {
         if cfg!(target_endian = "big") {
             return;
         }
-        let told: Vec<_> = established(text.as_bytes())
+        let told: Vec<_> = established(text.as_bytes(), Some(ROOT))
             .map(|connection| (connection.client.to_string(), connection.server.to_string()))
             .collect();
         let expected = [("192.0.2.7:50022", "192.0.2.1:22"), ("192.0.2.7:9", "[2001:db8::1]:22")];
@@ -125,8 +135,9 @@ mod tests {
         assert_eq!(is_there(None, client_end), is_root);
         assert!(!is_there(None, SocketAddr::new(client_end.ip(), 1)));
         assert!(!is_there(Some(own(client_end)), client_end), "our own is known");
+        assert!(!is_over(own(client_end)) && is_over(own(SocketAddr::new(client_end.ip(), 1))));
         drop((client, accepted));
-        while is_there(None, client_end) {
+        while is_there(None, client_end) || !is_over(own(client_end)) {
             assert!(std::time::Instant::now() < until, "its connection is gone");
         }
         for shell in &mut shells {
