@@ -94,6 +94,37 @@ fn what_a_filter_never_drops_a_trial_does_not_drop_either() {
     assert_eq!((refused.status.code(), why.contains("CLIENT PORT SERVER PORT")), (Some(2), true), "{why}");
 }
 
+/// What `docs/flood-filter.md` gives for a rule in front of one that drops everything else.
+#[test]
+fn errors_about_flows_and_queries_for_groups_are_let_in_by_the_rules_that_are_told() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let told = include_str!("../../../../docs/flood-filter.md").replace('\n', " ");
+    let given = [
+        "icmp[icmptype] = icmp-unreach or (icmp6 and ip6[40] = 2)",
+        "igmp or (ip6[6] = 0 and ip6[40] = 58 and ip6[48] = 130)",
+    ];
+    // The first bytes behind the addresses, and what says what they are.
+    let ip6 = |next: u8, rest: &[u8]| {
+        let head = [0x60, 0, 0, 0, 0, 32, next, 1];
+        frame(0x86dd, &[&head[..], &[0xfe; 16], &[0xff; 16], rest].concat())
+    };
+    let of = |protocol: u8, kind: u8| ip([[10, 0, 0, 9], US], protocol, [u16::from(kind) << 8, 0]);
+    let in_options = |kind: u8| ip6(0, &[58, 0, 5, 2, 0, 0, 1, 0, kind]);
+    let others =
+        [of(1, 8), of(17, 3), ip6(58, &[128]), in_options(135), ip6(0, &[17, 0, 5, 2, 0, 0, 1, 0, 130])];
+    let wanted = [[of(1, 3), ip6(58, &[2])], [of(2, 0x11), in_options(130)]];
+    for (text, wanted) in given.into_iter().zip(wanted) {
+        assert!(told.contains(text), "{text}");
+        let both = format!(
+            "[[rule]]\nname = 'in'\nmatch = '{text}'\naction = 'pass'\n\
+             [[rule]]\nname = 'all'\nmatch = ''\naction = 'drop'\n"
+        );
+        let output = try_out(&rules(folder.path(), &both), &pcap(&[&wanted[..], &others].concat()), "");
+        assert_eq!(figures(&output), [7, 5, 0], "{text}: {output:?}");
+    }
+}
+
 #[test]
 fn a_capture_that_is_cut_is_judged_up_to_there() {
     let Some(_guard) = bywash_lab::lock() else { return };
