@@ -1,5 +1,6 @@
 //! Why a command did not begin, in one line: what, why, what to do.
 
+use std::ffi::OsString;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -82,7 +83,7 @@ impl From<clap::Error> for Failure {
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Help(text),
             ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                let typed: Vec<String> = std::env::args().skip(1).collect();
+                let typed = words(std::env::args_os().skip(1));
                 Self::Usage(format!("no command given; `{} --help` lists them", command(&typed)))
             }
             _ => Self::Usage(of_numbers(&error).unwrap_or_else(|| one_line(&text))),
@@ -97,8 +98,12 @@ fn of_numbers(error: &clap::Error) -> Option<String> {
     else {
         return None;
     };
-    let typed: Vec<String> = std::env::args().collect();
-    about_numbers(wrong, &typed)
+    about_numbers(wrong, &words(std::env::args_os()))
+}
+
+/// What was typed, to be looked at or shown: what is no UTF-8 is not left out, and ends nothing.
+fn words(typed: impl Iterator<Item = OsString>) -> Vec<String> {
+    typed.map(|word| word.to_string_lossy().into_owned()).collect()
 }
 
 fn about_numbers(wrong: &str, typed: &[String]) -> Option<String> {
@@ -135,7 +140,7 @@ fn one_line(text: &str) -> String {
         .filter(|line| !line.starts_with("Usage:") && !line.starts_with("For more information"))
         .collect();
     let told = in_our_words(&told.join(" ").replace(" tip:", "; tip:"));
-    let typed: Vec<String> = std::env::args().skip(1).collect();
+    let typed = words(std::env::args_os().skip(1));
     format!("{} (see `{} --help`)", told.strip_prefix("error: ").unwrap_or(&told), command(&typed))
 }
 
@@ -201,7 +206,15 @@ pub(crate) fn warn(sentence: &str) {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
     use super::*;
+
+    #[test]
+    fn what_is_no_utf8_is_shown_as_far_as_it_is() {
+        let typed = [b"bywash".to_vec(), b"rec\xffive".to_vec()].map(OsString::from_vec);
+        assert_eq!(words(typed.into_iter()), ["bywash", "rec\u{fffd}ive"]);
+    }
 
     #[test]
     fn wrong_numbers_say_what_to_write() {
