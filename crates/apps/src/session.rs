@@ -4,7 +4,7 @@ use std::fmt::{self, Display};
 use std::time::{Duration, Instant};
 
 pub(crate) use bywash_port::has_gone;
-use bywash_port::{Counter, OpenError, Port, PortName, QueueCounters, RuleCount, SteerCount};
+use bywash_port::{Counter, Gone, OpenError, Port, PortName, QueueCounters, RuleCount, SteerCount};
 use bywash_sys::worker::{Stop, Task, WorkerError};
 use serde::Serialize;
 use serde::ser::SerializeMap;
@@ -220,6 +220,11 @@ impl PortSummary {
         }
     }
 
+    /// Whether what was not sent has nobody who would have read it.
+    pub(crate) fn is_unread(&self) -> bool {
+        has_gone(&self.counters) == Some(Gone::Reader)
+    }
+
     /// What it counts, as a row of a snapshot.
     pub(crate) fn row(&self) -> Row {
         let values = self.counters.iter().map(|counter| (port_metric(counter.name), counter.value));
@@ -325,7 +330,9 @@ pub(crate) fn close_port(
     unmet: &mut Vec<String>,
 ) -> PortSummary {
     let summary = PortSummary::of(&*port);
-    unmet.extend(has_gone(&summary.counters).map(|gone| gone.of(&summary.name)));
+    // Why a file has ended is told when it is closed, and that nobody reads it is no fault.
+    let gone = has_gone(&summary.counters).filter(|gone| !matches!(gone, Gone::File | Gone::Reader));
+    unmet.extend(gone.map(|gone| gone.of(&summary.name)));
     let told = if is_file(&*port) { unmet } else { warnings };
     if let Err(sentences) = port.close() {
         told.extend(sentences.into_iter().map(|sentence| format!("{}: {sentence}", summary.name)));

@@ -13,11 +13,20 @@ pub enum Gone {
     WayBack,
     /// A program in the kernel: somebody else has detached it.
     Program,
+    /// Who read the pipe that packets are written to. Nothing is wrong then.
+    Reader,
+    /// The file that packets are written to: its disk is full, or broken.
+    File,
 }
 
 /// Each with the counter by which drivers tell it.
-const TOLD: [(&str, Gone); 3] =
-    [("interface_gone", Gone::Interface), ("way_back_gone", Gone::WayBack), ("program_gone", Gone::Program)];
+const TOLD: [(&str, Gone); 5] = [
+    ("interface_gone", Gone::Interface),
+    ("way_back_gone", Gone::WayBack),
+    ("program_gone", Gone::Program),
+    ("reader_gone", Gone::Reader),
+    ("file_ended", Gone::File),
+];
 
 /// What of a port has gone, by what it has counted.
 pub fn has_gone(counters: &[Counter]) -> Option<Gone> {
@@ -32,6 +41,8 @@ impl Gone {
             Self::Interface => format!("the interface of {port} is gone"),
             Self::WayBack => format!("the way back into the interface of {port} is down or gone"),
             Self::Program => format!("a program of {port} was detached by somebody else"),
+            Self::Reader => format!("nobody reads {port} any more"),
+            Self::File => format!("no more can be written to {port}"),
         }
     }
 }

@@ -280,12 +280,14 @@ impl Summary {
         if self.errors > 0 {
             self.unmet.push(format!("{} packets were refused by {port}", self.errors));
         }
-        if let Some(count) = options.count.filter(|count| self.tx_packets + self.errors < *count) {
+        let is_unread = self.port.is_unread();
+        let is_short = |count: &u64| self.tx_packets + self.errors < *count && !is_unread;
+        if let Some(count) = options.count.filter(is_short) {
             self.unmet.push(format!("{} of {count} packets were sent", self.tx_packets));
         }
         let made = self.missed_packets + self.in_flight_packets + self.errors;
         let was_due = made > 0 || self.asked_pps.is_none();
-        if let Some(reason) = stuck.filter(|_| options.count != Some(0)) {
+        if let Some(reason) = stuck.filter(|_| options.count != Some(0) && !is_unread) {
             self.unmet.push(if was_due {
                 format!("nothing was sent: {reason}")
             } else {

@@ -258,6 +258,9 @@ impl Summary {
         if figures.in_flight > 0 {
             self.unmet.push(format!("{} packets were handed to {port} and never left", figures.in_flight));
         }
+        if self.port.is_unread() {
+            return;
+        }
         let has_end = options.duration.is_none() && (options.loops.is_some() || options.count.is_some());
         if is_empty && figures.failure.is_none() {
             self.unmet.push(format!("nothing was sent: no packet of {} came", self.file));

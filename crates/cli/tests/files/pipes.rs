@@ -143,6 +143,40 @@ fn what_goes_to_a_slow_reader_is_waited_for() {
 }
 
 #[test]
+fn a_reader_that_has_gone_ends_what_is_sent_to_it_and_is_no_failure() {
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3000], 600)).unwrap();
+    for words in [
+        "generate pcap:-",
+        "generate pcap:- --count 100M --size 1518",
+        "replay a.pcap pcap:- --rate max --loops 0",
+        "replay a.pcap pcap:- --rate max --loops 1M",
+        "forward pcap:a.pcap pcap:-",
+    ] {
+        let mut child = start(&place, &format!("{words} -q"));
+        child.stdout.take().unwrap().read_exact(&mut [0; 100]).unwrap();
+        let code = end(&mut child);
+        let told = text(&child.wait_with_output().unwrap().stderr);
+        assert_eq!(code, 0, "{words}: {told}");
+        assert!(!told.contains("not met"), "{words}: {told}");
+    }
+}
+
+#[test]
+fn a_reader_that_has_gone_before_anything_is_written_is_no_failure() {
+    let place = Place::new();
+    fs::write(place.0.path().join("a.pcap"), pcap(&[0; 3], 60)).unwrap();
+    for words in ["capture null: -w -", "generate pcap:-", "forward pcap:a.pcap pcap:-"] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = place.command(&format!("{words} -q"));
+        let mut child = command.stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let code = end(&mut child);
+        assert_eq!(code, 0, "{words}: {}", text(&child.wait_with_output().unwrap().stderr));
+    }
+}
+
+#[test]
 fn a_replay_of_a_pipe_begins_with_its_first_packet_and_sends_what_is_there() {
     let place = Place::new();
     let file = pcap(&[1000; 3], 60);

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 use bywash_lab::{Lab, PairOptions, skip};
 use rustix::process::{Pid, Signal, kill_process};
@@ -56,13 +57,18 @@ fn a_full_disk_is_no_success_of_whoever_writes_to_a_file() {
         "forward pcap:a.pcap pcap:small/out.pcap",
         "generate pcap:small/out.pcap --count 100000",
         "replay a.pcap pcap:small/out.pcap --rate max",
+        // They would go on for a minute.
+        "generate pcap:small/out.pcap --duration 60s",
+        "replay a.pcap pcap:small/out.pcap --rate max --loops 0 --duration 60s",
     ] {
+        let began = Instant::now();
         let output = on_a_small_disk(&place, &format!("{words} -q"));
         let complaint = text(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{words}: {complaint}");
         let says =
             "not met: pcap:small/out.pcap: no space left: small/out.pcap ends with the last whole packet";
         assert!(complaint.contains(says), "{words}: {complaint}");
+        assert!(began.elapsed() < Duration::from_secs(30), "{words}: {:?}", began.elapsed());
         assert!(place.read("out.pcap").len() > 500, "{words}");
     }
 }

@@ -60,13 +60,15 @@ impl TxQueue for PcapTx {
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
         let now = clock::realtime();
         let ended = self.producer.has_ended();
+        let failed = ended && !self.producer.is_gone();
         let mut done = 0;
         for packet in batch.iter_mut() {
-            // When nothing is written any more, packets go the way of those for a wire that is cut.
+            // When nothing is written any more, packets go the way of those for a wire that is cut. Where it is for want of a
+            // reader, nobody misses them.
             if !ended && !self.write(packet, now) {
                 break;
             }
-            self.put.errors += u64::from(ended);
+            self.put.errors += u64::from(failed);
             done += 1;
         }
         for packet in batch.drain_front(done) {
@@ -93,8 +95,8 @@ impl TxQueue for PcapTx {
         let (written, put) = (self.producer.written(), self.put);
         // Exact when all is written; a share while some is on its way.
         let bytes = u128::from(put.bytes) * u128::from(written) / u128::from(put.packets.max(1));
-        let lost =
-            if self.producer.has_ended() { put.packets - written - self.producer.pending() } else { 0 };
+        let failed = self.producer.has_ended() && !self.producer.is_gone();
+        let lost = if failed { put.packets - written - self.producer.pending() } else { 0 };
         QueueCounters {
             packets: written,
             bytes: u64::try_from(bytes).unwrap_or(u64::MAX),

@@ -225,7 +225,12 @@ impl Producer {
     /// Whether nothing is written any more.
     #[inline]
     pub fn has_ended(&self) -> bool {
-        self.shared.has_ended.load(Ordering::Relaxed)
+        self.shared.has_ended.load(Ordering::Acquire)
+    }
+
+    /// Whether that is because nobody reads it any more: what comes later is not lost to anybody.
+    pub fn is_gone(&self) -> bool {
+        self.shared.is_gone.load(Ordering::Acquire)
     }
 
     /// Takes a free block for the current one; false when there is none.

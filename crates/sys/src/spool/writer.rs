@@ -64,11 +64,11 @@ impl Writer {
         let (written, stored) = if self.is_over { (0, Ok(())) } else { self.store(&block) };
         self.shared.records.fetch_add(written, Ordering::Relaxed);
         source.written.fetch_add(written, Ordering::Relaxed);
-        source.settled.fetch_add(block.records, Ordering::Release);
-        // Whoever learns of the end finds all counted that is in a file.
+        // Whoever learns of the end finds all counted that is in a file, and who has waited for the last record learns of it.
         if let Err(ended) = stored {
             self.end(ended);
         }
+        source.settled.fetch_add(block.records, Ordering::Release);
         block.bytes.clear();
         block.records = 0;
         // A ring whose other end is gone keeps it.
