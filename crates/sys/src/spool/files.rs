@@ -42,13 +42,13 @@ pub(super) enum Ended {
 }
 
 impl Files {
-    /// Makes the first one.
+    /// Makes the first one. Of its header is said whether there is still anybody to read what comes behind it.
     pub(super) fn new(
         target: Target,
         rotation: Rotation,
         waits_for_reader: bool,
         header: &[u8],
-    ) -> Result<Self, SpoolError> {
+    ) -> Result<(Self, Result<(), Ended>), SpoolError> {
         let (file, path) = open(&target, &rotation, waits_for_reader, 1)?;
         let name = path.as_deref().map_or("standard output".into(), |path| path.display().to_string());
         let mut files = Self {
@@ -64,12 +64,16 @@ impl Files {
             number: 1,
             kept: path.into_iter().collect(),
         };
-        let begun = write_all(&mut files.file, header);
-        begun.map_err(|source| SpoolError::File { name: files.name.clone(), source })?;
+        if let Err(source) = write_all(&mut files.file, header) {
+            return match files.ended(&source) {
+                gone @ Ended::Gone => Ok((files, Err(gone))),
+                Ended::Failed(_) => Err(SpoolError::File { name: files.name, source }),
+            };
+        }
         files.len = files.header;
         // A pipe has no places, and is not cut.
         files.begin = files.file.stream_position().unwrap_or(0).saturating_sub(files.len);
-        Ok(files)
+        Ok((files, Ok(())))
     }
 
     /// Whether the file is as old as it may get; one without records does not age.

@@ -29,10 +29,15 @@ impl Writer {
     pub(super) fn new(plan: Plan, shared: Arc<Shared>) -> Result<Self, SpoolError> {
         let Plan { target, rotation, header, record_len, mut trailer, waits_for_reader, .. } = plan;
         let trailer_len = trailer(&shared.read()).len() as u64;
-        let files = Files::new(target, rotation, waits_for_reader, &header)?;
+        let (files, begun) = Files::new(target, rotation, waits_for_reader, &header)?;
         shared.files.store(1, Ordering::Relaxed);
-        shared.bytes.store(header.len() as u64, Ordering::Relaxed);
-        Ok(Self { files, header, record_len, trailer, trailer_len, shared, is_over: false, is_open: true })
+        shared.bytes.store(files.len, Ordering::Relaxed);
+        let mut writer =
+            Self { files, header, record_len, trailer, trailer_len, shared, is_over: false, is_open: true };
+        if let Err(ended) = begun {
+            writer.end(ended);
+        }
+        Ok(writer)
     }
 
     /// Writes until all producers are gone.
