@@ -40,8 +40,13 @@ impl Field {
     /// A field of this name with these values, which the user gave by `option`.
     ///
     /// # Errors
-    /// When there is no such field.
+    /// When there is no such field, or no bytes are at such a place.
     pub fn new(name: &str, values: &str, option: &str) -> Result<Self, FieldError> {
+        if let Some((_, offset, bytes)) = raw(name)
+            && (offset >= 1 << 16 || !matches!(bytes, 1 | 2 | 4))
+        {
+            return Err(FieldError(format!("{option}: {RAW}")));
+        }
         if rows(name).next().is_none() && raw(name).is_none() {
             return Err(FieldError(format!("there is no field '{name}': there are {}", names())));
         }
@@ -318,8 +323,12 @@ const ROWS: &[Row] = {
 pub fn names() -> String {
     let mut names: Vec<&str> = ROWS.iter().map(|row| row.name).collect();
     names.dedup();
-    format!("{}, frame[OFFSET:BYTES], payload[OFFSET:BYTES]; vlan2.id is the second tag's", names.join(", "))
+    let names = names.join(", ");
+    format!("{names}, frame[OFFSET:BYTES], payload[OFFSET:BYTES] ({RAW}); vlan2.id is the second tag's")
 }
+
+/// What can be written in brackets.
+const RAW: &str = "OFFSET is below 65536, BYTES is 1, 2 or 4";
 
 /// The rows of a name, and which of several equal headers is meant.
 fn rows(name: &str) -> impl Iterator<Item = (&'static Row, usize)> {
@@ -348,8 +357,7 @@ fn raw(name: &str) -> Option<(bool, usize, usize)> {
         "payload" => true,
         _ => return None,
     };
-    let (offset, bytes) = (offset.parse().ok()?, bytes.parse().ok()?);
-    (offset < 1 << 16 && matches!(bytes, 1 | 2 | 4)).then_some((is_payload, offset, bytes))
+    Some((is_payload, offset.parse().ok()?, bytes.parse().ok()?))
 }
 
 #[cfg(test)]
@@ -380,9 +388,13 @@ mod tests {
         for name in ["ip.src", "vlan.id", "vlan3.pcp", "mpls2.label", "frame[20:2]", "payload[3:4]"] {
             assert!(Field::new(name, "1", "--field").is_ok(), "{name}");
         }
-        for name in ["ip.scr", "vlan0.id", "eth2.src", "frame[20:3]", "frame[20]", "tail[0:1]", "ip"] {
+        for name in ["ip.scr", "vlan0.id", "eth2.src", "frame[20]", "tail[0:1]", "ip"] {
             let reason = Field::new(name, "1", "--field").unwrap_err().to_string();
             assert!(reason.contains("there is no field") && reason.contains("tcp.flags"), "{reason}");
+        }
+        for name in ["frame[20:3]", "frame[0:6]", "payload[0:0]", "frame[65536:1]"] {
+            let reason = format!("{name}=1").parse::<Field>().unwrap_err().to_string();
+            assert_eq!(reason, format!("--field {name}: {RAW}"));
         }
         assert!("ipv4.src".parse::<Field>().unwrap_err().to_string().contains("NAME=VALUES"));
     }
