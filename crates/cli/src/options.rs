@@ -61,7 +61,7 @@ pub(crate) struct PortArgs {
     /// the kernel's too, if there is a fault in it or here. Workers poll, without interrupts; pci: only
     #[arg(long)]
     no_iommu: bool,
-    /// Packet memory, in bytes or with K, M, G [default: 64M, or what the rings of all queues need, twice]
+    /// Packet memory, in bytes or with K, M, G [default: 64M, or what the rings of all queues of xdp: and null: ports need, twice]
     #[arg(long, value_name = "SIZE", value_parser = values::bytes)]
     memory: Option<usize>,
     /// 2 MiB pages for packet memory; auto: when free; reserve: ask the kernel for them and give them back
@@ -162,7 +162,7 @@ impl PortArgs {
     pub(crate) fn memory(&self, names: &[PortName], options: &[OpenOptions], stride: Stride) -> usize {
         const USUAL: usize = 64 << 20;
         self.memory.unwrap_or_else(|| {
-            let rings = |(name, options)| bywash_drivers::xdp::memory_for(name, options, stride);
+            let rings = |(name, options)| bywash_drivers::memory_for(name, options, stride);
             names.iter().zip(options).map(rings).fold(0, usize::saturating_add).max(USUAL)
         })
     }

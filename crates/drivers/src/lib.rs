@@ -25,4 +25,4 @@ pub mod xdp;
 
 pub use bywash_port as port;
 pub use nic::{Known, known};
-pub use open::{Ntuple, OpenOptions, Opened, RulesInNic, XdpMode, ZeroCopy, open};
+pub use open::{Ntuple, OpenOptions, Opened, RulesInNic, XdpMode, ZeroCopy, memory_for, open};

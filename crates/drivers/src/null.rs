@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Pool};
+use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Pool, Stride};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 
 use crate::OpenOptions;
@@ -35,8 +35,8 @@ const PACKET: [u8; 64] = [
 /// # Errors
 /// The reason, when the arena cannot fill the rings.
 pub fn open(options: &OpenOptions, arena: &'static Arena) -> Result<NullPort, String> {
-    let (queues, ring) = (options.queues.unwrap_or(1), options.ring.map_or(RING, |r| r as usize));
-    let need = usize::from(queues) * ring * 2;
+    let (queues, ring) = size(options);
+    let need = frames(options);
     if need > arena.frames() {
         return Err(format!("{need} frames for its rings, the arena has {} (--memory)", arena.frames()));
     }
@@ -51,6 +51,22 @@ pub fn open(options: &OpenOptions, arena: &'static Arena) -> Result<NullPort, St
         sent: None,
     };
     Ok(NullPort { capabilities, queues, ring })
+}
+
+/// Queues, and frames in each of their rings.
+fn size(options: &OpenOptions) -> (u16, usize) {
+    (options.queues.unwrap_or(1), options.ring.map_or(RING, |ring| ring as usize))
+}
+
+/// Frames in the rings of all queues.
+fn frames(options: &OpenOptions) -> usize {
+    let (queues, ring) = size(options);
+    usize::from(queues) * ring * 2
+}
+
+/// Bytes of packet memory for its rings, and as much again for what is on its way.
+pub(crate) fn memory_for(options: &OpenOptions, stride: Stride) -> usize {
+    frames(options).saturating_mul(2 * stride.bytes())
 }
 
 /// An opened `null:`.

@@ -1,7 +1,7 @@
 //! From a name to an opened port.
 
 use bywash_filter::{Expression, Hook};
-use bywash_frame::Arena;
+use bywash_frame::{Arena, Stride};
 use bywash_port::{OpenError, Port, PortName, Rule, Rules};
 
 use crate::{link, loopback, nic, null, packet, pcap, tap, xdp};
@@ -109,6 +109,14 @@ pub struct Opened {
     pub warnings: Vec<String>,
     /// Each a line: a steering rule, and where it is: in the NIC, or why not.
     pub steered: Vec<String>,
+}
+
+/// Bytes of packet memory for the rings of a port, and as much again for what is on its way; 0 where nobody knows.
+pub fn memory_for(name: &PortName, options: &OpenOptions, stride: Stride) -> usize {
+    match name {
+        PortName::Null => null::memory_for(options, stride),
+        _ => xdp::memory_for(name, options, stride),
+    }
 }
 
 /// Opens the port called `name`, on packets in `arena`.

@@ -3,8 +3,8 @@
 
 use std::thread;
 
-use bywash_drivers::{OpenOptions, open};
-use bywash_frame::{Arena, Batch, FRAME_SIZE, Packet, Pool, Segment};
+use bywash_drivers::{OpenOptions, memory_for, open};
+use bywash_frame::{Arena, Batch, FRAME_SIZE, Packet, Pool, Segment, Stride};
 use bywash_port::{Port, PortName, QueuePair};
 
 fn arena() -> &'static Arena {
@@ -25,6 +25,19 @@ fn only_queue(port: &mut dyn Port) -> QueuePair {
 fn close(pair: QueuePair, pool: &mut Pool) {
     pair.rx.unwrap().close(pool);
     pair.tx.unwrap().close(pool);
+}
+
+#[test]
+fn memory_is_enough_for_the_rings_of_null() {
+    for (queues, ring) in [(None, None), (Some(32), None), (Some(4), Some(32_768))] {
+        let options = OpenOptions { queues, ring, ..OpenOptions::default() };
+        let bytes = memory_for(&PortName::Null, &options, Stride::Packed);
+        let arena = Arena::new(vec![0; bytes]).unwrap();
+        // As many are left for others, but for what an arena needs itself.
+        assert!(open(&PortName::Null, &options, arena).is_ok(), "{options:?}");
+        let rings = usize::from(queues.unwrap_or(1)) * ring.unwrap_or(512) as usize * 2;
+        assert!(arena.frames() >= 2 * rings - 1, "{} of {rings}", arena.frames());
+    }
 }
 
 fn numbered(pool: &mut Pool, n: u64) -> Packet {
