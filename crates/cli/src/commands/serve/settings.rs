@@ -259,6 +259,17 @@ impl Settings {
             }
             _ => {}
         }
+        for (flag, time) in [
+            ("keepalive", self.keepalive_time),
+            ("keepalive-interval", self.keepalive_intvl),
+            ("fin-timeout", self.fin_timeout),
+        ] {
+            if time.is_some_and(|time| time.0.subsec_nanos() > 0) {
+                return Err(format!(
+                    "--{flag}: the kernel knows whole seconds alone; ask for those with --kernel"
+                ));
+            }
+        }
         Ok(KernelOptions {
             congestion: self.congestion_control.map(|control| match control {
                 Congestion::Cubic => "cubic",
@@ -435,6 +446,14 @@ mod tests {
         assert!(why.starts_with("--fin-timeout: ") && why.contains(" 120 s at most"), "{why}");
         let longest = typed("--fin-timeout 120s").kernel().unwrap().fin_timeout;
         assert_eq!(longest, Some(Duration::from_secs(120)));
+        for words in ["--keepalive 1ms", "--keepalive-interval 1500ms", "--fin-timeout 2500ms"] {
+            let why = typed(words).kernel().unwrap_err();
+            assert!(
+                why.starts_with(words.split(' ').next().unwrap()) && why.contains("whole seconds"),
+                "{why}"
+            );
+            assert!(typed(words).limits().is_ok(), "{words}");
+        }
         let options = typed("--congestion newreno --keepalive 60s --mss 900").kernel().unwrap();
         assert_eq!(
             (options.congestion, options.keepalive, options.max_segment),
