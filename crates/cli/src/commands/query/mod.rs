@@ -76,11 +76,11 @@ pub(crate) struct ShowArgs {
     json: bool,
 }
 
-/// Of which family.
+/// Of which family: with both, as without one, of either.
 #[derive(clap::Args, Clone, Copy, Debug)]
 pub(crate) struct FamilyArgs {
     /// IPv4 alone
-    #[arg(short = '4', conflicts_with = "ipv6")]
+    #[arg(short = '4')]
     ipv4: bool,
     /// IPv6 alone
     #[arg(short = '6')]
@@ -92,10 +92,15 @@ impl FamilyArgs {
     fn wants(self, address: &str) -> bool {
         let is_v6 = address.matches(':').count() > 1 || matches!(address, AUTO6 | "default6");
         match (self.ipv4, self.ipv6) {
-            (true, _) => !is_v6,
-            (_, true) => is_v6 || !address.contains('.'),
+            (true, false) => !is_v6,
+            (false, true) => is_v6 || !address.contains('.'),
             _ => true,
         }
+    }
+
+    /// Whether IPv6 alone is wanted: it is what `default` means then.
+    fn is_v6(self) -> bool {
+        self.ipv6 && !self.ipv4
     }
 
     /// What is to be changed must be of the family that was asked for.
@@ -198,4 +203,29 @@ fn table(rows: &[Vec<String>]) -> String {
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Typed {
+        #[command(flatten)]
+        family: FamilyArgs,
+    }
+
+    #[test]
+    fn both_families_are_as_none() {
+        for (typed, v4, v6) in
+            [("t", true, true), ("t -4", true, false), ("t -6", false, true), ("t -46", true, true)]
+        {
+            let family = Typed::try_parse_from(typed.split(' ')).unwrap().family;
+            assert_eq!((family.wants("10.0.0.1"), family.wants("fd00::1")), (v4, v6), "{typed}");
+            assert_eq!(family.check("10.0.0.1").is_ok(), v4, "{typed}");
+            assert_eq!(family.is_v6(), !v4, "{typed}");
+        }
+    }
 }

@@ -35,7 +35,7 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
         args.family.check(via)?;
     }
     let route = RouteWords {
-        prefix: if object == "default" && args.family.ipv6 { "default6" } else { object }.into(),
+        prefix: if object == "default" && args.family.is_v6() { "default6" } else { object }.into(),
         gateway: words.value("via").map(Into::into),
         interface: words.value("dev").map(Into::into),
         metric,
