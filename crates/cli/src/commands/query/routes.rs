@@ -21,7 +21,7 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
     let metric = metric.transpose()?;
     let proto = one_of("proto", words.value("proto"), &protocols())?;
     if matches!(verb, Verb::Show | Verb::Flush) {
-        let wanted = wanted(args, &words, metric, proto)?;
+        let wanted = wanted(args, verb, &words, metric, proto)?;
         let request = Request::Routes { interface: words.value("dev").map(Into::into) };
         if verb == Verb::Show {
             return show(&args.show, &request, wanted, line);
@@ -53,12 +53,14 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
 /// Which routes are shown or flushed.
 fn wanted(
     args: &Args,
+    verb: Verb,
     words: &Words<'_>,
     metric: Option<u32>,
     proto: Option<&str>,
 ) -> Result<impl Fn(&RouteRow) -> bool, Failure> {
-    let to = words.object()?.map(prefixes).transpose()?;
     let via = words.value("via").map(ScopedAddress::of).transpose().map_err(Failure::Usage)?;
+    let by_v6 = args.family.is_v6() || via.as_ref().is_some_and(|via| via.ip().is_ipv6());
+    let to = words.object()?.map(|word| prefixes(word, verb, by_v6)).transpose()?;
     let (proto, family) = (proto.map(String::from), args.family);
     Ok(move |row: &RouteRow| {
         let is_default = if row.family == "inet6" { "::/0" } else { "0.0.0.0/0" };
@@ -77,9 +79,10 @@ fn goes_by(row: &RouteRow, via: &ScopedAddress) -> bool {
     router == Some(via.ip()) && via.zone().is_none_or(|link| row.interface == link)
 }
 
-/// The prefixes that a word means.
-fn prefixes(word: &str) -> Result<Vec<Prefix>, Failure> {
+/// The prefixes that a word means. Who takes routes away means by `default` what it is to who adds one.
+fn prefixes(word: &str, verb: Verb, by_v6: bool) -> Result<Vec<Prefix>, Failure> {
     let words = match word {
+        "default" if verb == Verb::Flush => &[if by_v6 { "::/0" } else { "0.0.0.0/0" }][..],
         "default" => &["0.0.0.0/0", "::/0"][..],
         "default6" => &["::/0"],
         word => &[word],
@@ -135,4 +138,22 @@ fn way(args: &Args, words: &Words<'_>) -> Result<bool, Failure> {
     let source = source.map_or_else(String::new, |source| format!(" src {source}"));
     failure::print(&format!("{kind}{destination}{via} dev {interface}{source}\n"));
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_is_of_one_family_where_routes_are_taken_away() {
+        for (word, verb, by_v6, expected) in [
+            ("default", Verb::Show, false, &["0.0.0.0/0", "::/0"][..]),
+            ("default", Verb::Flush, false, &["0.0.0.0/0"]),
+            ("default", Verb::Flush, true, &["::/0"]),
+            ("default6", Verb::Flush, false, &["::/0"]),
+        ] {
+            let expected: Vec<Prefix> = expected.iter().map(|word| prefix(word).unwrap().network()).collect();
+            assert_eq!(prefixes(word, verb, by_v6).unwrap(), expected, "{word} {verb:?}");
+        }
+    }
 }
