@@ -78,7 +78,8 @@ pub(crate) enum Failure {
 }
 
 impl From<clap::Error> for Failure {
-    fn from(error: clap::Error) -> Self {
+    fn from(mut error: clap::Error) -> Self {
+        suggest_names(&mut error, &words(std::env::args_os().skip(1)));
         let text = error.render().to_string();
         match error.kind() {
             ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Self::Help(text),
@@ -144,15 +145,31 @@ fn one_line(text: &str) -> String {
     format!("{} (see `{} --help`)", told.strip_prefix("error: ").unwrap_or(&told), command(&typed))
 }
 
+/// Of the commands that clap suggests leaves what they are called: it has each way to cut one short beside it.
+fn suggest_names(error: &mut clap::Error, typed: &[String]) {
+    let Some(ContextValue::Strings(suggested)) = error.get(ContextKind::SuggestedSubcommand) else { return };
+    let (_, above) = commands(typed);
+    let found = |word: &String| above.find_subcommand(word).map(|found| found.get_name().to_owned());
+    let mut names: Vec<String> =
+        suggested.iter().map(|word| found(word).unwrap_or_else(|| word.clone())).collect();
+    names.dedup();
+    error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(names));
+}
+
 /// The command that was typed, and the one below it: clap tells which it is only of some errors.
 fn command(typed: &[String]) -> String {
+    commands(typed).0
+}
+
+/// The same, with the last of them.
+fn commands(typed: &[String]) -> (String, clap::Command) {
     let (mut name, mut found) = ("bywash".to_owned(), Cli::command());
     for word in typed {
         let Some(below) = found.find_subcommand(word).cloned() else { break };
         name = format!("{name} {}", below.get_name());
         found = below;
     }
-    name
+    (name, found)
 }
 
 /// What the standard library says of a number's text, and clap hands on, does not say what to write.
@@ -236,6 +253,22 @@ mod tests {
             let error = Cli::command().try_get_matches_from(["bywash"].into_iter().chain(line)).unwrap_err();
             let told = Failure::from(error).to_string();
             assert!(told.contains(says), "{told}");
+        }
+    }
+
+    #[test]
+    fn commands_are_suggested_by_their_names() {
+        for (typed, expected) in
+            [("neighbours", &["neigh"][..]), ("addrs", &["addr"]), ("tcp conect", &["connect"])]
+        {
+            let typed: Vec<String> = typed.split(' ').map(String::from).collect();
+            let words = ["bywash".to_owned()].into_iter().chain(typed.clone());
+            let mut error = Cli::command().try_get_matches_from(words).unwrap_err();
+            suggest_names(&mut error, &typed);
+            let Some(ContextValue::Strings(names)) = error.get(ContextKind::SuggestedSubcommand) else {
+                panic!("{error}");
+            };
+            assert_eq!(names, expected, "{error}");
         }
     }
 
