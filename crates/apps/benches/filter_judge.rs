@@ -29,7 +29,8 @@ use bywash_sys::worker::Stop;
 const SOURCES: u32 = 10_000;
 
 const TURNS: usize = 21;
-const PACKETS: u64 = 500_000;
+/// In each run: so many that the filter's start, which has limits to make and patterns to compile, has a small share of each.
+const PACKETS: u64 = 5_000_000;
 
 /// Ports that limits are about; packets go to the first three.
 const LIMITED: std::ops::Range<u16> = 5000..5020;
