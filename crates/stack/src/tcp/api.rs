@@ -272,9 +272,9 @@ impl Stack {
         self.tcp.limits
     }
 
-    /// Listens on a port, on one of our addresses, on all of a family (the unspecified one) or on all. Each connection comes as [`crate::Event::Accepted`].
-    /// With `backlog` handshakes under way, further ones are made without memory, by cookies. No other stack has the listener:
-    /// [`crate::Control::listen`] makes one for all.
+    /// Listens on a port, on one of our addresses, on all of a family (the unspecified one) or on all. Each connection comes as
+    /// [`crate::Event::Accepted`]. With `backlog` handshakes under way, further ones are made without memory, by cookies. No other
+    /// stack has the listener: [`crate::Control::listen`] makes one for all.
     ///
     /// # Errors
     /// [`TcpError::Taken`].
