@@ -4,6 +4,7 @@
 //! the XDP program that asks. For a moment there are two, which note the same.
 
 use std::fmt::Display;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Duration;
@@ -42,8 +43,8 @@ impl SentFlows for Table {
 }
 
 impl Table {
-    /// Makes a table with what is in `before`, if anything.
-    pub(super) fn create(most: usize, before: Option<&Self>) -> Result<Self, String> {
+    /// Makes an empty table.
+    pub(super) fn create(most: usize) -> Result<Self, String> {
         let random = random::bytes().map_err(|error| format!("no random numbers: {error}"))?;
         let secret = [0, 8].map(|at| random[at..].first_chunk().map_or(0, |word| u64::from_ne_bytes(*word)));
         let layout = FlowLayout::new(most, secret);
@@ -53,12 +54,24 @@ impl Table {
             MapSpec { kind, name: "bywash_flows", key_size: 4, value_size, entries: 1, mappable: true };
         let map = Map::create(&spec).map_err(|error| error.to_string())?;
         let memory = map.map_memory().map_err(|error| error.to_string())?;
-        if let Some(before) = before {
-            let mut bytes = vec![0; before.layout.bytes()];
-            before.memory.copy_out_hostile(0, &mut bytes);
-            memory.copy_in(0, &FlowTable::resized(layout, &bytes).to_bytes());
-        }
         Ok(Self { map, memory, layout })
+    }
+
+    /// Takes over what another one knows and this one does not. A program may write here meanwhile.
+    fn take_over(&self, before: &Self) -> io::Result<()> {
+        let mut table = FlowTable::from_bytes(self.layout, &self.bytes());
+        for noted in table.take_over(&before.bytes()) {
+            self.memory.publish(noted.head_at, &[], 0)?;
+            self.memory.copy_in(noted.flow_at, &noted.flow);
+            self.memory.publish(noted.head_at, &[], noted.head)?;
+        }
+        Ok(())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.layout.bytes()];
+        self.memory.copy_out_hostile(0, &mut bytes);
+        bytes
     }
 
     /// How programs reach it.
@@ -81,13 +94,17 @@ impl Flows {
         let bytes = FlowLayout::new(options.most, [0; 2]).bytes();
         let table = match before {
             Some(table) if table.layout.bytes() == bytes => Arc::clone(table),
-            _ => Arc::new(Table::create(options.most, before.map(|table| &**table))?),
+            _ => Arc::new(Table::create(options.most)?),
         };
         let program = load_notes(table.reached(), options, maps, idle).map_err(|error| error.to_string())?;
         // Before others': one that decides that a packet leaves (`TC_ACT_OK`) ends the row, and nothing would be noted behind it.
         let link = Link::tcx_first(&program, interface, TcxDirection::Egress).map_err(|error| {
             format!("{error}; rules with established need Linux 6.6 with CONFIG_NET_XGRESS")
         })?;
+        // Only now: what left while the program was loaded is in the other table alone.
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, &table)) {
+            table.take_over(before).map_err(|error| format!("established flows: {error}"))?;
+        }
         Ok(Some(Self { table, link: Arc::new(link) }))
     }
 

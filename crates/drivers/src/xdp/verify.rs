@@ -51,7 +51,7 @@ fn on_trial<T>(
     let maps = maps.map_err(not_asked)?;
     let slots: Vec<u32> = (0..).take(rules.set.rules().len()).collect();
     let lists = Lists::create(&rules.set, &slots).map_err(not_asked)?;
-    let flows = rules.set.longest_idle().map(|_| Table::create(rules.flows.most, None));
+    let flows = rules.set.longest_idle().map(|_| Table::create(rules.flows.most));
     let flows = flows.transpose().map_err(NotVerified::NotAsked)?;
     if let Some((table, idle)) = flows.as_ref().zip(rules.set.longest_idle()) {
         load_notes(table.reached(), &rules.flows, &maps, idle)?;

@@ -130,7 +130,30 @@ fn halves(word: u64) -> (u32, u32) {
     (half(word >> 32), half(word))
 }
 
-/// A table of this process's own: for packets out of a file, and to make a larger one of one that was too small.
+/// Where in a set the words of a flow are.
+fn flow_at(way: usize) -> std::ops::Range<usize> {
+    FLOWS_AT / 8 + WORDS * way..FLOWS_AT / 8 + WORDS * (way + 1)
+}
+
+/// The words of a table.
+fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word))
+}
+
+/// A flow that came into a table, and where in its bytes. Who puts it into memory that others write, too, makes its head 0
+/// before the flow changes, and says whose it is after.
+pub struct Noted {
+    /// Where its head is.
+    pub head_at: usize,
+    /// Tag and time.
+    pub head: u64,
+    /// Where the flow is.
+    pub flow_at: usize,
+    /// Its words.
+    pub flow: Vec<u8>,
+}
+
+/// A table of this process's own: for packets out of a file, and for what one of another size knew.
 pub struct FlowTable {
     layout: FlowLayout,
     words: Vec<u64>,
@@ -142,36 +165,74 @@ impl FlowTable {
         Self { layout, words: vec![0; layout.bytes() / 8] }
     }
 
-    /// A table with what is in another one, whose bytes these are.
-    pub fn resized(layout: FlowLayout, other: &[u8]) -> Self {
+    /// A table with these bytes, as [`FlowTable::to_bytes`] gives them.
+    pub fn from_bytes(layout: FlowLayout, bytes: &[u8]) -> Self {
+        let mut table = Self::new(layout);
+        table.words.iter_mut().zip(words(bytes)).for_each(|(to, word)| *to = word);
+        table
+    }
+
+    /// Takes over what is in another table, whose bytes these are, and not in this one. Where there is less room, what was used
+    /// last stays. Gives what has changed.
+    pub fn take_over(&mut self, other: &[u8]) -> Vec<Noted> {
         let mut flows = Vec::new();
         for set in other.as_chunks::<SET>().0 {
-            let words: Vec<u64> = set.as_chunks().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+            let words: Vec<u64> = words(set).collect();
             let ways = words[FLOWS_AT / 8..].as_chunks().0;
             let used = words[..WAYS].iter().zip(ways).filter(|(head, _)| **head != 0);
             flows.extend(used.map(|(head, words)| (halves(*head).1, Flow { words: *words })));
         }
-        // Where there is less room, the last ones stay.
-        flows.sort_by_key(|(then, _)| *then);
-        let mut table = Self::new(layout);
-        flows.iter().for_each(|(then, flow)| table.note(flow, *then));
-        table
+        flows.sort_by_key(|(then, _)| std::cmp::Reverse(*then));
+        let sets = self.words.chunks(SET / 8);
+        let ours = sets.flat_map(|set| &set[..WAYS]).map(|head| halves(*head).1);
+        let now = ours.chain(flows.iter().map(|(then, _)| *then)).max().unwrap_or(0);
+        let mut taken = Vec::new();
+        for (then, flow) in &flows {
+            let (set, tag) = self.layout.place(flow);
+            let way = self.way(flow, now);
+            let head = self.words[set * SET / 8 + way];
+            let known = halves(head).0 == tag && self.last_sent(flow).is_some();
+            if known || (head != 0 && age(now, halves(head).1) <= age(now, *then)) {
+                continue;
+            }
+            self.put(flow, way, *then);
+            let at = set * SET;
+            let bytes = flow.words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+            let head = self.words[at / 8 + way];
+            taken.push(Noted {
+                head_at: at + 8 * way,
+                head,
+                flow_at: at + FLOWS_AT + FLOW * way,
+                flow: bytes,
+            });
+        }
+        taken
     }
 
     /// Notes that a flow was used.
     pub fn note(&mut self, flow: &Flow, now: u32) {
+        let way = self.way(flow, now);
+        self.put(flow, way, now);
+    }
+
+    /// Where in its set a flow is or, if it is not there, would be.
+    fn way(&self, flow: &Flow, now: u32) -> usize {
         let (set, tag) = self.layout.place(flow);
-        let set = &mut self.words[set * SET / 8..][..SET / 8];
-        let at = |way: usize| FLOWS_AT / 8 + WORDS * way..FLOWS_AT / 8 + WORDS * (way + 1);
-        let is_it = |way: &usize| halves(set[*way]).0 == tag && set[at(*way)] == flow.words;
+        let set = &self.words[set * SET / 8..][..SET / 8];
+        let is_it = |way: &usize| halves(set[*way]).0 == tag && set[flow_at(*way)] == flow.words;
         let oldest = || {
             let how_old =
                 |way: &usize| if set[*way] == 0 { u64::MAX } else { age(now, halves(set[*way]).1).into() };
             // Of those that are alike, the first.
             (0..WAYS).rev().max_by_key(how_old).unwrap_or(0)
         };
-        let way = (0..WAYS).find(is_it).unwrap_or_else(oldest);
-        set[at(way)].copy_from_slice(&flow.words);
+        (0..WAYS).find(is_it).unwrap_or_else(oldest)
+    }
+
+    fn put(&mut self, flow: &Flow, way: usize, now: u32) {
+        let (set, tag) = self.layout.place(flow);
+        let set = &mut self.words[set * SET / 8..][..SET / 8];
+        set[flow_at(way)].copy_from_slice(&flow.words);
         set[way] = u64::from(tag) << 32 | u64::from(now);
     }
 
@@ -229,11 +290,36 @@ mod tests {
             |table: &FlowTable| (0..30).map(|number| table.last_sent(&flow(number))).collect::<Vec<_>>();
         let before = times(&small);
         assert!(before.iter().flatten().count() > 20, "some sets may have been too small");
-        let large = FlowTable::resized(FlowLayout::new(512, [3, 5]), &small.to_bytes());
+        let mut large = FlowTable::new(FlowLayout::new(512, [3, 5]));
+        assert_eq!(large.take_over(&small.to_bytes()).len(), before.iter().flatten().count());
         assert_eq!(times(&large), before);
-        let smallest = FlowTable::resized(layout(8), &large.to_bytes());
+        let mut smallest = FlowTable::new(layout(8));
+        smallest.take_over(&large.to_bytes());
         let before: Vec<_> = before.into_iter().flatten().collect();
         assert_eq!(times(&smallest).into_iter().flatten().collect::<Vec<_>>(), before[before.len() - 8..]);
+    }
+
+    #[test]
+    fn what_a_table_knows_already_stays_where_it_is_and_newer_than_it_was_elsewhere() {
+        let (mut old, mut new) = (FlowTable::new(layout(8)), FlowTable::new(layout(8)));
+        (0..8).for_each(|number| old.note(&flow(number), 100 + u32::try_from(number).unwrap()));
+        // One is known to both, and six have been noted since; one place is free, and one has what is older than all there.
+        new.note(&flow(3), 200);
+        (10..15).for_each(|number| new.note(&flow(number), 190));
+        new.note(&flow(20), 50);
+        let before = new.to_bytes();
+        let taken = new.take_over(&old.to_bytes());
+        let time = |number: u64| new.last_sent(&flow(number));
+        let (there, gone) = ([3, 7, 6, 10, 14].map(time), [5, 0, 20].map(time));
+        assert_eq!((there, gone), ([200, 107, 106, 190, 190].map(Some), [None; 3]));
+        // What is told of has changed, and nothing else.
+        let mut bytes = before;
+        for noted in &taken {
+            bytes[noted.head_at..][..8].copy_from_slice(&noted.head.to_ne_bytes());
+            bytes[noted.flow_at..][..FLOW].copy_from_slice(&noted.flow);
+        }
+        assert_eq!((taken.len(), bytes), (2, new.to_bytes()));
+        assert!(FlowTable::from_bytes(layout(8), &new.to_bytes()).to_bytes() == new.to_bytes());
     }
 
     #[test]

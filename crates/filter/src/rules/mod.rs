@@ -53,7 +53,7 @@ pub use drawn::Drawn;
 pub use established::{FlowCount, FlowMap, note_program};
 pub use exact::{Inexact, Known, exact};
 pub use flow::{Flow, FlowOptions, MOST_FLOWS, Way};
-pub use flow_table::{Established, FlowLayout, FlowTable, SET, SentFlows, time};
+pub use flow_table::{Established, FlowLayout, FlowTable, Noted, SET, SentFlows, time};
 pub use headers::Headers;
 pub use in_nic::{InNic, in_nic};
 pub use keys::{BlockKey, OwnKey, SetKey6};
