@@ -11,8 +11,8 @@ use bywash_stack::{
 
 use crate::instance::Handle;
 use crate::request::{
-    AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteRow, RouteWords,
-    Stats, WayRow, prefix, protocol,
+    AUTO6, AddressRow, Answer, NEIGHBOUR_STATES, NeighbourRow, NeighbourWords, Request, RouteMeaning,
+    RouteRow, RouteWords, Stats, WayRow, prefix, protocol,
 };
 use crate::scoped::{ScopedAddress, as_typed};
 use crate::socket_rows;
@@ -198,19 +198,19 @@ fn enter_route(control: &mut Control, how: Entry, words: &RouteWords) -> Result<
     if words.protocol.as_deref().is_some_and(|protocol| protocol != user) {
         return Err(format!("what is added by hand is 'proto {user}'"));
     }
-    let (prefix, gateway, interface) = words.meaning()?;
-    let gateway = gateway.map(Address::from);
+    let RouteMeaning { prefix, gateway, interface, source } = words.meaning()?;
+    let (gateway, source) = (gateway.map(Address::from), source.map(Address::from));
     let interface = match (interface, gateway) {
         (None, Some(gateway)) => interface_towards(control, gateway)?,
         (name, _) => interface_named(control, name.as_deref())?,
     };
     let metric = words.metric.unwrap_or(0);
-    let route = Route { prefix, gateway, interface, metric };
-    control.enter_route(how, route).map_err(|error| error.to_string())
+    let route = Route { prefix, gateway, interface, metric, source };
+    control.enter_route(how, route).map_err(|error| as_typed(error).to_string())
 }
 
 fn remove_route(control: &mut Control, now: Timestamp, words: &RouteWords) -> Result<(), String> {
-    let (wanted, gateway, interface) = words.meaning()?;
+    let RouteMeaning { prefix: wanted, gateway, interface, source } = words.meaning()?;
     let interface = only(control, interface.as_deref())?;
     let fits = |route: &&Route| {
         // A link-local prefix has its link's number in it: what is written is compared.
@@ -218,6 +218,7 @@ fn remove_route(control: &mut Control, now: Timestamp, words: &RouteWords) -> Re
             && route.prefix.length() == wanted.length()
             && gateway.is_none_or(|gateway| route.gateway.map(Address::ip) == Some(gateway))
             && interface.is_none_or(|interface| route.interface == interface)
+            && source.is_none_or(|source| route.source.map(Address::ip) == Some(source))
             && words.metric.is_none_or(|metric| route.metric == metric)
             && words.protocol.as_ref().is_none_or(|from| protocol(control.origin(now, route)) == from)
     };
@@ -295,6 +296,7 @@ fn routes(control: &Control, now: Timestamp, only: Option<InterfaceId>) -> Vec<R
             interface: name(control, route.interface),
             metric: route.metric,
             protocol: protocol(origin).into(),
+            prefsrc: route.source.map(|source| source.ip().to_string()),
             expires: seconds(expires),
         }
     });
@@ -318,7 +320,7 @@ fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str
                 return Err(format!("{from} and {} are of different families", scoped.ip()));
             }
         }
-        Ok((destination, id.map(|id| (id, hop_by(control, id, destination)))))
+        Ok((destination, id.map(|id| (id, route_by(control, id, destination).copied()))))
     });
     let (destination, by) = asked.map_err(|error| error.to_string())??;
     let stacks = handle.stacks(move |stack, _| {
@@ -333,13 +335,17 @@ fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str
             "unicast"
         };
         let usual = snapshot.next_hop(destination);
-        let found = match by {
+        let (found, named) = match by {
             // What is ours or everybody's on the link is no matter of routes.
-            Some((id, _)) if usual.is_some_and(|(usual, _)| usual == id) || kind == "local" => usual,
-            Some((id, hop)) => hop.map(|hop| (id, hop)),
-            None => usual,
+            Some((id, _)) if usual.is_some_and(|(usual, _)| usual == id) || kind == "local" => (usual, None),
+            Some((id, route)) => {
+                let hop = route.map(|route| (id, route.gateway.unwrap_or(destination)));
+                (hop, route.and_then(|route| route.source))
+            }
+            None => (usual, None),
         };
-        let source = found.and_then(|(id, hop)| snapshot.source_by(id, hop, destination));
+        let chosen = found.and_then(|(id, hop)| snapshot.source_by(id, hop, destination));
+        let source = named.filter(|named| snapshot.has_address(*named)).or(chosen);
         (found, source, kind)
     });
     let mut stacks = stacks.map_err(|error| error.to_string())?.into_iter();
@@ -359,12 +365,11 @@ fn way(handle: &Handle, text: &str, interface: Option<&str>, source: Option<&str
     })
 }
 
-/// The next hop to a destination by one interface.
-fn hop_by(control: &Control, id: InterfaceId, destination: Address) -> Option<Address> {
+/// The route to a destination by one interface.
+fn route_by(control: &Control, id: InterfaceId, destination: Address) -> Option<&Route> {
     let leads = |route: &&Route| route.interface == id && route.prefix.contains(destination);
     let best = |route: &&Route| (route.prefix.length(), std::cmp::Reverse(route.metric));
-    let route = control.routes().filter(leads).max_by_key(best)?;
-    Some(route.gateway.unwrap_or(destination))
+    control.routes().filter(leads).max_by_key(best)
 }
 
 fn neighbours(control: &Control, only: Option<InterfaceId>) -> Vec<NeighbourRow> {

@@ -121,6 +121,23 @@ pub struct RouteWords {
     pub metric: Option<u32>,
     /// Where it is from, as in [`RouteRow`]; any when it is left out. What is added is `static`.
     pub protocol: Option<String>,
+    /// The address of ours that our own packets by it come from. A link-local one may have the interface in it. Any when it is
+    /// left out where routes are taken away.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub source: Option<String>,
+}
+
+/// What is meant by [`RouteWords`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteMeaning {
+    /// The destinations.
+    pub prefix: Prefix,
+    /// The router to them.
+    pub gateway: Option<IpAddr>,
+    /// The interface, if one is named.
+    pub interface: Option<String>,
+    /// The address of ours that our own packets come from.
+    pub source: Option<IpAddr>,
 }
 
 /// A neighbour as it is typed.
@@ -136,18 +153,20 @@ pub struct NeighbourWords {
 }
 
 impl RouteWords {
-    /// The destinations, the router to them, and the interface, if one is named.
+    /// What they mean.
     ///
     /// # Errors
     /// What cannot be meant, in a sentence.
-    pub fn meaning(&self) -> Result<(Prefix, Option<IpAddr>, Option<String>), String> {
+    pub fn meaning(&self) -> Result<RouteMeaning, String> {
         let router = self.gateway.as_deref().map(ScopedAddress::of).transpose()?;
-        let interface = match &router {
-            Some(router) => router.interface(self.interface.as_deref())?.map(Into::into),
-            None => self.interface.clone(),
-        };
-        let gateway = router.map(|router| router.ip());
-        let text = match (self.prefix.as_str(), gateway) {
+        let from = self.source.as_deref().map(ScopedAddress::of).transpose()?;
+        let mut interface = self.interface.as_deref();
+        for scoped in [&router, &from].into_iter().flatten() {
+            interface = scoped.interface(interface)?;
+        }
+        let (gateway, source) =
+            (router.as_ref().map(ScopedAddress::ip), from.as_ref().map(ScopedAddress::ip));
+        let text = match (self.prefix.as_str(), gateway.or(source)) {
             ("default", Some(IpAddr::V6(_))) | ("default6", _) => "::/0",
             ("default", _) => "0.0.0.0/0",
             (other, _) => other,
@@ -159,7 +178,10 @@ impl RouteWords {
         if gateway.is_some_and(|gateway| gateway.is_ipv4() != prefix.address().is_v4()) {
             return Err(format!("{} and its router are of different families", self.prefix));
         }
-        Ok((prefix, gateway, interface))
+        if source.is_some_and(|source| source.is_ipv4() != prefix.address().is_v4()) {
+            return Err(format!("{} and its source are of different families", self.prefix));
+        }
+        Ok(RouteMeaning { prefix, gateway, interface: interface.map(Into::into), source })
     }
 }
 
@@ -257,6 +279,9 @@ pub struct RouteRow {
     /// `redirect`, a router's redirect.
     #[serde(default)]
     pub protocol: String,
+    /// The address of ours that our own packets by it come from, where it names one.
+    #[serde(default)]
+    pub prefsrc: Option<String>,
     /// Seconds that it lasts, if it does not for ever.
     #[serde(default)]
     pub expires: Option<u64>,
@@ -393,7 +418,7 @@ mod tests {
                 gateway: gateway.map(Into::into),
                 ..RouteWords::default()
             };
-            words.meaning().map(|(prefix, ..)| prefix.to_string())
+            words.meaning().map(|meaning| meaning.prefix.to_string())
         };
         for (prefix, gateway, expected) in [
             ("default", None, "0.0.0.0/0"),
@@ -415,6 +440,32 @@ mod tests {
             ("fd00::1/64", None, "is it fd00::/64?"),
         ] {
             let error = meaning(prefix, gateway).unwrap_err();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_source_is_of_its_routes_family_and_link() {
+        let meaning = |prefix: &str, gateway: Option<&str>, interface: Option<&str>, source: &str| {
+            let (gateway, interface) = (gateway.map(Into::into), interface.map(Into::into));
+            let source = Some(source.into());
+            let words =
+                RouteWords { prefix: prefix.into(), gateway, interface, source, ..RouteWords::default() };
+            words.meaning().map(|meant| (meant.prefix.to_string(), meant.interface))
+        };
+        let on = |name: &str| Some(name.to_owned());
+        assert_eq!(meaning("default", None, None, "10.0.0.1"), Ok(("0.0.0.0/0".into(), None)));
+        assert_eq!(meaning("default", None, None, "fd00::1"), Ok(("::/0".into(), None)), "of its family");
+        assert_eq!(meaning("fd00::/8", None, None, "fe80::1%eth1"), Ok(("fd00::/8".into(), on("eth1"))));
+        for (prefix, gateway, interface, source, says) in [
+            ("10.0.0.0/8", None, None, "fd00::1", "and its source are of different families"),
+            ("default6", None, None, "10.0.0.1", "and its source are of different families"),
+            ("default", Some("10.0.0.1"), None, "fd00::1", "and its source are of different families"),
+            ("default", Some("fe80::9%eth1"), None, "fe80::1%eth2", "on which of the two links"),
+            ("default6", None, Some("eth1"), "fe80::1%eth2", "on which of the two links"),
+            ("default", None, None, "eth1", "'eth1' is no address"),
+        ] {
+            let error = meaning(prefix, gateway, interface, source).unwrap_err();
             assert!(error.contains(says), "{error}");
         }
     }

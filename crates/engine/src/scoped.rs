@@ -8,11 +8,12 @@ use bywash_stack::{Address, ControlError, Prefix};
 
 use crate::request;
 
-/// The same, where what no host has is told as it was typed: the number of a link says nothing there.
+/// The same, where what no host has, or we have not, is told as it was typed: the number of a link says nothing there.
 #[must_use]
 pub fn as_typed(error: ControlError) -> ControlError {
     match error {
         ControlError::NoHost(address) => ControlError::NoHost(address.ip().into()),
+        ControlError::Source(address) => ControlError::Source(address.ip().into()),
         error => error,
     }
 }

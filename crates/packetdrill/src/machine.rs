@@ -101,7 +101,7 @@ impl Machine {
     /// Everyone is behind the one interface. What the control refuses is not sent anywhere.
     fn route(&mut self, any: IpAddr) {
         if let Some(prefix) = Prefix::new(any, 0) {
-            let route = Route { prefix, gateway: None, interface: self.interface, metric: 0 };
+            let route = Route { prefix, gateway: None, interface: self.interface, metric: 0, source: None };
             self.host.control.add_route(route).ok();
         }
     }

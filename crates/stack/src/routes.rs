@@ -19,9 +19,20 @@ pub struct Route {
     pub interface: InterfaceId,
     /// Among routes of the same prefix, the lowest is used.
     pub metric: u32,
+    /// The address of ours that our own packets by this route come from where nobody has chosen another (iproute2's `src`), while
+    /// it is in use; none leaves that to the rules of RFC 6724. What is passed on has a source already.
+    pub source: Option<Address>,
 }
 
-/// Where routes lead: all that a packet needs to know of them.
+impl Route {
+    /// What packets by it need to know, and our own by it.
+    fn leads(&self) -> (Hop, Option<Address>) {
+        (Hop { interface: self.interface, gateway: self.gateway }, self.source)
+    }
+}
+
+/// Where routes lead: all that a packet of others needs to know of them. What only our own need stands beside these, so that they
+/// stay as small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Hop {
     pub(crate) interface: InterfaceId,
@@ -35,6 +46,8 @@ pub(crate) struct Fib {
     v6: Table<true>,
     /// The first is none.
     hops: Arc<Vec<Hop>>,
+    /// The sources of those hops that have one, by number.
+    sources: Arc<Vec<(u32, Address)>>,
     /// How often a prefix has come to lead elsewhere.
     changes: u64,
 }
@@ -67,6 +80,17 @@ impl Fib {
         self.hops.get(number as usize).filter(|_| number > 0)
     }
 
+    /// The source that the route to a destination names, and the interface that it leads to.
+    #[inline]
+    pub(crate) fn source(&self, destination: Address) -> Option<(InterfaceId, Address)> {
+        if self.sources.is_empty() { None } else { self.source_of(self.find(destination)) }
+    }
+
+    fn source_of(&self, number: u32) -> Option<(InterfaceId, Address)> {
+        let at = self.sources.binary_search_by_key(&number, |(number, _)| *number).ok()?;
+        Some((self.hop(number)?.interface, self.sources[at].1))
+    }
+
     pub(crate) fn hops(&self) -> &[Hop] {
         &self.hops
     }
@@ -77,25 +101,28 @@ impl Fib {
     }
 }
 
-/// Numbers for hops, each as long as a prefix has it.
+/// Numbers for hops with their sources, each as long as a prefix has it.
 #[derive(Clone, Debug)]
 struct Hops {
     list: Arc<Vec<Hop>>,
+    /// Sorted by number.
+    sources: Arc<Vec<(u32, Address)>>,
     /// Number, and prefixes that have it.
-    numbers: HashMap<Hop, (u32, usize)>,
+    numbers: HashMap<(Hop, Option<Address>), (u32, usize)>,
     free: Vec<u32>,
 }
 
 impl Default for Hops {
     fn default() -> Self {
-        Self { list: Arc::new(vec![Hop::default()]), numbers: HashMap::new(), free: Vec::new() }
+        let list = Arc::new(vec![Hop::default()]);
+        Self { list, sources: Arc::default(), numbers: HashMap::new(), free: Vec::new() }
     }
 }
 
 impl Hops {
     /// The hop's number; 0 when there are too many different ones.
-    fn take(&mut self, hop: Hop) -> u32 {
-        if let Some((number, users)) = self.numbers.get_mut(&hop) {
+    fn take(&mut self, (hop, source): (Hop, Option<Address>)) -> u32 {
+        if let Some((number, users)) = self.numbers.get_mut(&(hop, source)) {
             *users += 1;
             return *number;
         }
@@ -106,21 +133,28 @@ impl Hops {
             Some(place) => *place = hop,
             None => list.push(hop),
         }
-        self.numbers.insert(hop, (number, 1));
+        if let Some(source) = source {
+            let at = self.sources.partition_point(|(before, _)| *before < number);
+            Arc::make_mut(&mut self.sources).insert(at, (number, source));
+        }
+        self.numbers.insert((hop, source), (number, 1));
         number
     }
 
-    fn give(&mut self, hop: Hop) {
-        let Some((number, users)) = self.numbers.get_mut(&hop) else { return };
+    fn give(&mut self, led: (Hop, Option<Address>)) {
+        let Some((number, users)) = self.numbers.get_mut(&led) else { return };
         *users -= 1;
         if *users == 0 {
+            if led.1.is_some() {
+                Arc::make_mut(&mut self.sources).retain(|(of, _)| of != number);
+            }
             self.free.push(*number);
-            self.numbers.remove(&hop);
+            self.numbers.remove(&led);
         }
     }
 
-    fn number(&self, hop: Hop) -> u32 {
-        self.numbers.get(&hop).map_or(0, |(number, _)| *number)
+    fn number(&self, led: (Hop, Option<Address>)) -> u32 {
+        self.numbers.get(&led).map_or(0, |(number, _)| *number)
     }
 }
 
@@ -202,7 +236,13 @@ impl Routes {
 
     /// What stacks are to read from now on.
     pub(crate) fn fib(&self) -> Fib {
-        Fib { v4: self.v4.table(), v6: self.v6.table(), hops: self.hops.list.clone(), changes: self.changes }
+        Fib {
+            v4: self.v4.table(),
+            v6: self.v6.table(),
+            hops: self.hops.list.clone(),
+            sources: self.hops.sources.clone(),
+            changes: self.changes,
+        }
     }
 
     /// All routes, the longest prefixes first.
@@ -212,8 +252,7 @@ impl Routes {
 
     /// The best route of a prefix has changed.
     fn publish(&mut self, prefix: Prefix, before: Option<Route>, after: Option<Route>) {
-        let hop = |route: Route| Hop { interface: route.interface, gateway: route.gateway };
-        let (before, after) = (before.map(hop), after.map(hop));
+        let (before, after) = (before.map(|route| route.leads()), after.map(|route| route.leads()));
         if before == after {
             return;
         }
@@ -239,9 +278,8 @@ impl Routes {
         let lengths = self.lengths.iter().filter(|(l, _)| *l < prefix.bits() && *l >= family);
         let mut best = lengths.filter_map(|(length, routes)| {
             let route = routes.get(&(prefix.address().bits() & mask(*length)))?.first()?;
-            let hop = Hop { interface: route.interface, gateway: route.gateway };
             (route.prefix.address().is_v4() == prefix.address().is_v4())
-                .then(|| (length - family, self.hops.number(hop)))
+                .then(|| (length - family, self.hops.number(route.leads())))
         });
         best.next().unwrap_or((0, 0))
     }
@@ -254,7 +292,8 @@ mod tests {
     use super::*;
 
     fn route(prefix: &str, metric: u32, interface: u16) -> Route {
-        Route { prefix: prefix.parse().unwrap(), gateway: None, interface: InterfaceId(interface), metric }
+        let (prefix, interface) = (prefix.parse().unwrap(), InterfaceId(interface));
+        Route { prefix, gateway: None, interface, metric, source: None }
     }
 
     fn find(routes: &Routes, address: &str) -> Option<u16> {
@@ -289,6 +328,31 @@ mod tests {
         assert_eq!((find(&routes, "11.0.0.1"), find(&routes, "fd00::1")), (None, None));
         let hop = old.hop(old.find("10.2.2.3".parse::<IpAddr>().unwrap().into()));
         assert_eq!(hop.map(|hop| hop.interface.0), Some(4), "who reads the old ones sees no change");
+    }
+
+    #[test]
+    fn a_source_is_its_routes_alone_and_goes_with_it() {
+        let mut routes = Routes::default();
+        let address = |text: &str| Address::from(text.parse::<IpAddr>().unwrap());
+        let source = |routes: &Routes, to: &str| routes.fib().source(address(to)).map(|(_, source)| source);
+        let named = |prefix, from| Route { source: Some(address(from)), ..route(prefix, 0, 1) };
+        let [ours, other] = ["192.0.2.1", "192.0.2.2"];
+        routes.add(route("10.0.0.0/8", 0, 1));
+        routes.add(named("10.1.0.0/16", ours));
+        routes.add(named("10.2.0.0/16", ours));
+        routes.add(named("10.3.0.0/16", other));
+        let found = |routes: &Routes| {
+            ["10.0.0.1", "10.1.0.1", "10.2.0.1", "10.3.0.1", "11.0.0.1"].map(|to| source(routes, to))
+        };
+        let [first, second] = [ours, other].map(address).map(Some);
+        assert_eq!(found(&routes), [None, first, first, second, None], "the same hop, from three addresses");
+        routes.remove(&named("10.1.0.0/16", ours));
+        assert_eq!(found(&routes), [None, None, first, second, None]);
+        routes.replace(&named("10.2.0.0/16", ours), named("10.2.0.0/16", other));
+        assert_eq!(found(&routes), [None, None, second, second, None]);
+        routes.replace(&named("10.3.0.0/16", other), route("10.3.0.0/16", 0, 1));
+        routes.remove(&named("10.2.0.0/16", other));
+        assert_eq!((found(&routes), routes.fib().sources.len()), ([None; 5], 0));
     }
 
     #[test]

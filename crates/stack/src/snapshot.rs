@@ -323,7 +323,7 @@ impl Snapshot {
         self.path(destination).and_then(|path| self.source(path, destination))
     }
 
-    /// The same where the packets go by an interface to a next hop, whatever routes say.
+    /// The same where the packets go by an interface to a next hop, also where the route to the destination leads elsewhere.
     pub fn source_by(
         &self,
         interface: InterfaceId,
@@ -406,10 +406,22 @@ impl Snapshot {
         self.adjacent = Arc::new(self.fib.hops().iter().map(|hop| router(hop).unwrap_or_default()).collect());
     }
 
-    /// Our address for packets to a destination along a path.
+    /// The source that the route to a destination names, if packets along a path take that route, and while it is in use.
+    fn preferred(&self, path: Path, destination: Address) -> Option<Address> {
+        let (interface, source) = self.fib.source(destination)?;
+        // What has a zone goes by that, and takes no route.
+        let takes_it = interface == path.interface && !destination.has_zone();
+        (takes_it && self.is_ours(source)).then_some(source)
+    }
+
+    /// Our address for packets to a destination along a path: the one that the route names, which comes before all rules
+    /// (RFC 6724, 5 lets a configuration override them), else the one that fits best.
     pub(crate) fn source(&self, path: Path, destination: Address) -> Option<Address> {
         if path.interface == InterfaceId::LOOPBACK {
             return Some(destination);
+        }
+        if let Some(preferred) = self.preferred(path, destination) {
+            return Some(preferred);
         }
         let ours = self.addresses.iter().filter(|local| local.interface == path.interface);
         let own = source::choose(ours, path.next_hop, destination);

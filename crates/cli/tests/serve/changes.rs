@@ -100,8 +100,7 @@ fn changes_are_those_of_iproute2() {
     text("route add 10.4.0.0/16 via 10.9.0.1 priority 5");
     assert!(text("route show 10.4.0.0/16 preference 5").ends_with("metric 5"));
     text("route del 10.4.0.0/16");
-    refused("route add 10.4.0.0/16 via 10.9.0.1 src 10.9.0.2", "'src' is not supported");
-    refused("route append 10.4.0.0/16 via 10.9.0.1", "'append' is not known");
+    refused("route add 10.4.0.0/16 via 10.9.0.1 table 5", "'table' is not supported");
     // What cannot be.
     refused("route add 10.9.1.1/16 via 10.9.0.1", "is it 10.9.0.0/16?");
     refused("route add 10.8.0.0/16 via 10.9.0.2", "an address of ours");

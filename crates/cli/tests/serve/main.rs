@@ -15,4 +15,5 @@ mod others;
 mod ping;
 mod redirects;
 mod settings;
+mod sources;
 mod tcp;

@@ -133,7 +133,7 @@ fn host(table: &Table, pool: &mut Pool) -> Host {
         host.control.add_neighbour(ids[1], gateway(i), mac).unwrap();
     }
     for (prefix, i) in table.prefixes().zip((0..GATEWAYS).cycle()) {
-        let route = Route { prefix, gateway: Some(gateway(i)), interface: ids[1], metric: 1 };
+        let route = Route { prefix, gateway: Some(gateway(i)), interface: ids[1], metric: 1, source: None };
         host.control.add_route(route).unwrap();
     }
     host.control.set_forwarding(true);

@@ -84,7 +84,13 @@ pub(super) struct OurAddress {
 impl OurAddress {
     /// The route to its prefix, if it has brought one.
     pub(super) fn route(&self) -> Route {
-        Route { prefix: self.prefix.network(), gateway: None, interface: self.interface, metric: 0 }
+        Route {
+            prefix: self.prefix.network(),
+            gateway: None,
+            interface: self.interface,
+            metric: 0,
+            source: None,
+        }
     }
 
     /// What stacks are told of it.
@@ -191,7 +197,8 @@ impl Control {
                 self.keep(at, prefix);
                 return Ok(());
             }
-            self.remove_address(address);
+            // Routes from it stay: it is given anew.
+            self.take_away(address);
         }
         if address.is_v4() {
             self.assign(now, id, prefix, (FOR_EVER, FOR_EVER), false, if probe { PROBES } else { 0 });
@@ -286,7 +293,7 @@ impl Control {
             now + jitter(now, mac, most)
         };
         let begins = mac.map(first);
-        let route = Route { prefix: prefix.network(), gateway: None, interface: id, metric: 0 };
+        let route = Route { prefix: prefix.network(), gateway: None, interface: id, metric: 0, source: None };
         let routed = !automatic && self.enter_own(route);
         self.addresses.push(OurAddress {
             prefix,
@@ -307,8 +314,18 @@ impl Control {
     }
 
     /// Takes an address away, with the route to its prefix if that came with it and no other address needs it; `false` when it
-    /// was not there. A link-local address is named with its zone.
+    /// was not there. A link-local address is named with its zone. What becomes of routes whose source it is: see
+    /// [`Control::enter_route`].
     pub fn remove_address(&mut self, address: Address) -> bool {
+        let removed = self.take_away(address);
+        if removed {
+            self.forget_source(address);
+        }
+        removed
+    }
+
+    /// The same, where routes from it stay.
+    fn take_away(&mut self, address: Address) -> bool {
         self.stir();
         let Some(at) = self.addresses.iter().position(|our| our.prefix.address() == address) else {
             return false;

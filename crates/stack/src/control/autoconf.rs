@@ -91,13 +91,14 @@ impl Router {
     fn route(&self) -> Option<Route> {
         let prefix = Prefix::new(std::net::Ipv6Addr::UNSPECIFIED, 0)?;
         let (gateway, interface) = (Some(self.address), self.interface);
-        Some(Route { prefix, gateway, interface, metric: DEFAULT_METRIC })
+        Some(Route { prefix, gateway, interface, metric: DEFAULT_METRIC, source: None })
     }
 }
 
 impl OnLink {
     fn route(&self) -> Route {
-        Route { prefix: self.prefix, gateway: None, interface: self.interface, metric: ON_LINK_METRIC }
+        let (prefix, interface) = (self.prefix, self.interface);
+        Route { prefix, gateway: None, interface, metric: ON_LINK_METRIC, source: None }
     }
 }
 

@@ -32,15 +32,20 @@ impl Control {
     /// Enters a route. As with Linux, one of the same prefix and metric is the same route, whichever way it leads. What
     /// redirects have told is in nobody's way.
     ///
+    /// Its source must be an address of ours, by whichever interface, unless it is another link's. Unlike with Linux it may still
+    /// be looked for, and is used once it is free. When the address is taken away, routes of IPv4 with that source go with it, and
+    /// those of IPv6 stay without a source, as with Linux.
+    ///
     /// # Errors
     /// [`ControlError::NoInterface`], [`ControlError::Loopback`], [`ControlError::NoHost`], [`ControlError::Ours`],
-    /// [`ControlError::Gateway`], [`ControlError::RouteExists`], [`ControlError::NoRoute`].
+    /// [`ControlError::Gateway`], [`ControlError::Source`], [`ControlError::RouteExists`], [`ControlError::NoRoute`].
     pub fn enter_route(&mut self, how: Entry, route: Route) -> Result<(), ControlError> {
         self.check(route.interface)?;
         let gateway = route.gateway.map(|gateway| gateway.with_zone(route.interface));
         // The zone counts only as far as the prefix goes: it stands behind the first 16 bits.
         let prefix = route.prefix.with_zone(route.interface).network();
-        let route = Route { prefix, gateway, ..route };
+        let source = route.source.map(|source| source.with_zone(route.interface));
+        let route = Route { prefix, gateway, source, ..route };
         if prefix.address().is_loopback() {
             return Err(ControlError::Loopback(prefix));
         }
@@ -50,6 +55,9 @@ impl Control {
             if self.link_of(gateway, Some(route.interface)).is_none() && !gateway.is_link_local() {
                 return Err(ControlError::Gateway(gateway));
             }
+        }
+        if let Some(source) = source.filter(|source| !self.may_be_source(prefix, *source)) {
+            return Err(ControlError::Source(source));
         }
         let same = |old: &&Route| old.metric == route.metric && self.redirects.until(old).is_none();
         let old = self.routes.of(prefix).iter().find(same).copied();
@@ -80,6 +88,32 @@ impl Control {
         self.forget_redirects(|_| true);
         self.changed = true;
         Some(route)
+    }
+
+    /// Whether packets to a prefix can come from an address: one of ours and of their family.
+    fn may_be_source(&self, prefix: Prefix, source: Address) -> bool {
+        // A duplicate is another station's.
+        let ours = |our: &OurAddress| our.prefix.address() == source && our.state != AddressState::Duplicate;
+        source.is_v4() == prefix.address().is_v4() && self.addresses.iter().any(ours)
+    }
+
+    /// An address is ours no more that routes may name as their source: those of IPv4 go with it (Linux: `fib_sync_down_addr`),
+    /// those of IPv6 stay without it (`rt6_remove_prefsrc`).
+    pub(super) fn forget_source(&mut self, address: Address) {
+        // What a redirect has told has it of the route that was redirected.
+        self.forget_redirects(|route| route.source == Some(address));
+        let from = self.routes.iter().filter(|route| route.source == Some(address));
+        for route in from.copied().collect::<Vec<_>>() {
+            if address.is_v4() {
+                self.routes.remove(&route);
+            } else {
+                let without = Route { source: None, ..route };
+                self.routes.replace(&route, without);
+                // An address or a router may have brought the same: it is the user's from now on.
+                self.disown(&without);
+            }
+            self.changed = true;
+        }
     }
 
     /// A route was changed or taken out by hand: it is no address's and no router's any more.

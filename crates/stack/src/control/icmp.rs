@@ -219,7 +219,8 @@ impl Control {
             let ours = if self.outbox.snapshot.is_ours(destination) {
                 destination
             } else {
-                // RFC 1812, 4.3.2.4: one of the link that it leaves by, wherever the packet came from or was to go.
+                // RFC 1812, 4.3.2.4: one of the link that it leaves by, unless the route names another, wherever the packet
+                // came from or was to go.
                 self.outbox.snapshot.source_for(source)?
             };
             let make = if v6 { error6 } else { error4 };

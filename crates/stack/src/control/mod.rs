@@ -99,6 +99,11 @@ pub enum ControlError {
         "the gateway {0} is on no link of that interface: add an address whose prefix holds it, or a route to it"
     )]
     Gateway(Address),
+    /// A route's packets cannot come from that address.
+    #[error(
+        "packets by that route cannot come from {0}: it is no address of ours, or one of another link or family"
+    )]
+    Source(Address),
 }
 
 /// Owner of everything that stacks only read. It does no I/O: packets, requests and time are handed to it.

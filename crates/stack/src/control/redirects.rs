@@ -117,6 +117,8 @@ impl Control {
         let Some(prefix) = Prefix::new(destination.ip(), if destination.is_v4() { 32 } else { 128 }) else {
             return false;
         };
+        // Linux has a redirect change the next hop alone, too.
+        let from = snapshot.fib.source(destination).map(|(_, from)| from);
         let known = self.redirects.routes.iter().any(|(_, route)| route.prefix == prefix);
         let by_hand = !known && !self.routes.of(prefix).is_empty();
         let failed = self.neighbours.state((id, hop)) == Some(NeighbourState::Failed);
@@ -130,7 +132,7 @@ impl Control {
             self.routes.remove(&oldest);
         }
         let gateway = Some(hop).filter(|hop| *hop != destination);
-        let route = Route { prefix, gateway, interface: id, metric: METRIC };
+        let route = Route { prefix, gateway, interface: id, metric: METRIC, source: from };
         self.routes.add(route);
         self.redirects.routes.push_back((now + LIFE, route));
         self.changed = true;

@@ -24,7 +24,7 @@ fn prefix(text: &str) -> Prefix {
 }
 
 fn route(to: &str, via: Option<&str>, interface: InterfaceId, metric: u32) -> Route {
-    Route { prefix: prefix(to), gateway: via.map(address), interface, metric }
+    Route { prefix: prefix(to), gateway: via.map(address), interface, metric, source: None }
 }
 
 /// The routers to a prefix, in the order in which they are used.

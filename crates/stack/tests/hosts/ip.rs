@@ -99,7 +99,7 @@ fn datagrams_to_a_group_stay_on_the_link() {
     let interface = pair.a.interface(1);
     // They go to no router (RFC 1112, 6.2).
     let prefix = "0.0.0.0/0".parse().unwrap();
-    let route = Route { prefix, gateway: Some(address("10.0.0.2")), interface, metric: 0 };
+    let route = Route { prefix, gateway: Some(address("10.0.0.2")), interface, metric: 0, source: None };
     pair.a.host.control.add_route(route).unwrap();
     pair.a.take(pair.now, PORT);
     let client = pair.a.host.stack.udp_bind(None, 0).unwrap();

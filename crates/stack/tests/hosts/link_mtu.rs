@@ -190,7 +190,7 @@ fn segments_fit_the_link_that_a_route_leads_to_by_now() {
     pair.a.host.control.add_neighbour(narrow, address("10.1.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
     let route = |interface, gateway| {
         let prefix = "192.168.0.0/24".parse().unwrap();
-        Route { prefix, gateway: Some(address(gateway)), interface, metric: 0 }
+        Route { prefix, gateway: Some(address(gateway)), interface, metric: 0, source: None }
     };
     pair.a.host.control.add_route(route(wide, "10.0.0.2")).unwrap();
     pair.settle();

@@ -21,6 +21,7 @@ mod neighbours;
 mod opening;
 mod passing_on;
 mod pieces;
+mod preferred;
 mod programs;
 #[path = "../random/mod.rs"]
 mod random;

@@ -292,7 +292,11 @@ fn who_is_told_that_nobody_is_there_hears_it_from_an_address_of_the_link_between
     router.host.control.add_address(now, out, "fe80::4/64".parse().unwrap()).unwrap();
     let prefix = "fd02::/64".parse().unwrap();
     assert!(router.host.control.remove_address(address("fd01::3")));
-    router.host.control.add_route(Route { prefix, gateway: None, interface: out, metric: 0 }).unwrap();
+    router
+        .host
+        .control
+        .add_route(Route { prefix, gateway: None, interface: out, metric: 0, source: None })
+        .unwrap();
     let mut told = Vec::new();
     for packet in [datagram([172, 16, 0, 1], [10, 1, 0, 77]), six("fd00::7", "fd02::77", 9, 100)] {
         router.put(now, PORT, &packet);

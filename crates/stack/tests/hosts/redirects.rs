@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{Origin, Route, Timestamp};
+use bywash_stack::{Address, Entry, Origin, Prefix, Route, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{Ipv4Header, Ipv6Header, Mac, Protocol, icmpv4, icmpv6};
@@ -173,6 +173,48 @@ fn a_redirect_of_the_better_router_is_believed_and_its_old_one_no_more() {
     host.assert_nothing_leaked();
 }
 
+/// Linux has a redirect change the next hop alone, too.
+#[test]
+fn a_redirected_packet_comes_from_the_source_of_the_route() {
+    let (mut host, mut now) = host();
+    let interface = host.interface(1);
+    for (prefix, router, ours) in
+        [("0.0.0.0/0", "10.0.0.2", "10.0.0.5/24"), ("::/0", "fe80::2", "fd00::5/64")]
+    {
+        let ours: Prefix = ours.parse().unwrap();
+        host.host.control.add_address(now, interface, ours).unwrap();
+        let (prefix, gateway, source) =
+            (prefix.parse().unwrap(), Some(address(router)), Some(ours.address()));
+        let route = Route { prefix, gateway, interface, metric: 0, source };
+        host.host.control.enter_route(Entry::Replace, route).unwrap();
+    }
+    for _ in 0..8 {
+        now = now + Duration::from_millis(500);
+        host.take(now, PORT);
+    }
+    host.put(now, PORT, &FOUR.four());
+    host.put(now, PORT, &SIX.six());
+    let snapshot = host.host.control.snapshot(&mut host.pool);
+    let way = |far| {
+        let (_, router) = snapshot.next_hop(address(far)).unwrap();
+        (router.ip(), snapshot.source_for(address(far)))
+    };
+    assert_eq!(way(FAR), (address("10.0.0.3").ip(), Some(address("10.0.0.5"))));
+    assert_eq!(way(FAR6), (address("fe80::3").ip(), Some(address("fd00::5"))));
+    // What has been told of a route goes with the route's source.
+    for ours in ["10.0.0.5", "fd00::5"] {
+        assert!(host.host.control.remove_address(address(ours)));
+    }
+    let left: Vec<(Prefix, Option<Address>)> = host
+        .host
+        .control
+        .routes()
+        .filter(|route| route.gateway.is_some())
+        .map(|route| (route.prefix, route.source))
+        .collect();
+    assert_eq!(left, [("::/0".parse().unwrap(), None)]);
+}
+
 #[test]
 fn what_does_not_come_from_the_first_hop_about_a_packet_of_ours_is_refused() {
     let four = [
@@ -243,7 +285,7 @@ fn a_router_a_host_that_is_told_so_and_a_route_by_hand_take_none() {
     let interface = host.interface(1);
     for (prefix, gateway) in [("192.0.2.7/32", "10.0.0.2"), ("2001:db8::7/128", "fe80::2")] {
         let (prefix, gateway) = (prefix.parse().unwrap(), Some(address(gateway)));
-        host.host.control.add_route(Route { prefix, gateway, interface, metric: 9 }).unwrap();
+        host.host.control.add_route(Route { prefix, gateway, interface, metric: 9, source: None }).unwrap();
     }
     assert_eq!((redirected(&host), all(&mut host, now)), (0, 0));
     assert_eq!([FAR, FAR6].map(|far| goes_to(&mut host, now, far)), [Some(ROUTER); 2]);
@@ -257,7 +299,7 @@ fn a_route_by_hand_that_is_the_same_as_a_redirects_stays() {
     let interface = host.interface(1);
     let by_hand = [("192.0.2.7/32", "10.0.0.3"), ("2001:db8::7/128", "fe80::3")].map(|(prefix, gateway)| {
         let gateway = Some(address(gateway).with_zone(interface));
-        Route { prefix: prefix.parse().unwrap(), gateway, interface, metric: 512 }
+        Route { prefix: prefix.parse().unwrap(), gateway, interface, metric: 512, source: None }
     });
     for route in by_hand {
         host.host.control.add_route(route).unwrap();

@@ -134,7 +134,7 @@ fn one_router_alone_is_tried_again_and_routes_by_hand_come_first() {
     let interface = host.interface(1);
     let prefix = "::/0".parse().unwrap();
     let gateway = Some(address("fe80::9"));
-    host.host.control.add_route(Route { prefix, gateway, interface, metric: 0 }).unwrap();
+    host.host.control.add_route(Route { prefix, gateway, interface, metric: 0, source: None }).unwrap();
     host.take(now, PORT);
     assert_eq!(sends(&mut host, &mut now, STEP), ["who has 9"], "though nothing is known of it");
 }
@@ -158,6 +158,7 @@ fn routers_come_and_go_and_the_users_routes_stay() {
         gateway: Some(address(&format!("fe80::{last}"))),
         interface,
         metric: 1024,
+        source: None,
     };
     // The metric is the one that advertised routes have; and a router advertises just what the user has given.
     for (users, shown) in [(9, vec![(9, false), (2, true)]), (2, vec![(2, false)])] {
@@ -196,7 +197,8 @@ fn a_route_that_was_taken_out_by_hand_comes_back_with_the_next_advertisement() {
     // One that the user has given meanwhile stays the user's.
     while host.host.control.remove_route(|route| route.metric > 0).is_some() {}
     let interface = host.interface(1);
-    let hand = Route { prefix: "fd07::/64".parse().unwrap(), gateway: None, interface, metric: 256 };
+    let hand =
+        Route { prefix: "fd07::/64".parse().unwrap(), gateway: None, interface, metric: 256, source: None };
     host.host.control.add_route(hand).unwrap();
     advertise_with(&mut host, now, 2, &option);
     assert_eq!((told(&host), host.host.control.origin(now, &hand)), (vec!["::/0".to_owned()], Origin::User));

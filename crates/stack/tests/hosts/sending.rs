@@ -346,7 +346,10 @@ fn who_waits_for_a_full_port_is_in_nobodys_way_and_follows_the_route() {
     let prefix = "10.0.1.9/32".parse().unwrap();
     let interfaces = t.host.control.interfaces();
     let interface = interfaces.filter(|(_, of)| of.port == PORT).map(|(id, _)| id).next().unwrap();
-    t.host.control.add_route(Route { prefix, gateway: Some(free), interface, metric: 0 }).unwrap();
+    t.host
+        .control
+        .add_route(Route { prefix, gateway: Some(free), interface, metric: 0, source: None })
+        .unwrap();
     let mut again: Vec<u16> = Vec::new();
     for port in [PORT, PORT, PORT, PORT, slow, slow] {
         t.host.advance(t.now, &mut t.pool);

@@ -85,6 +85,7 @@ impl Node {
             gateway: Some(address(gateway)),
             interface,
             metric: 0,
+            source: None,
         };
         self.host.control.add_route(route).unwrap();
         self.host.advance(Timestamp::ZERO, &mut self.pool);

@@ -28,6 +28,7 @@ Examples:
   bywash -4 addr                                    -4, -6, -j may stand in front, as with iproute2
   bywash route add 10.1.0.0/16 via 10.0.0.1 metric 5
   bywash route replace 10.1.0.0/16 via 10.0.0.7 metric 5
+  bywash route add default via 10.0.0.1 src 10.0.0.5   what is bound to no address comes from 10.0.0.5
   bywash route del default
   bywash route flush via 10.0.0.7                   all that go by this router
   bywash route show default
@@ -193,13 +194,14 @@ fn show<T: serde::Serialize + serde::de::DeserializeOwned>(
     Ok(true)
 }
 
-/// Columns as wide as their widest cell.
+/// Columns as wide as their widest cell, but for those that are empty.
 fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.len()).max();
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let line = |row: &Vec<String>| {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}"));
+        let cells = row.iter().zip(&widths).filter(|(_, width)| **width > 0);
+        let cells = cells.map(|(cell, width)| format!("{cell:width$}"));
         format!("{}\n", cells.collect::<Vec<_>>().join("  ").trim_end())
     };
     rows.iter().map(line).collect()

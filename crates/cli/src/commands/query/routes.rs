@@ -14,7 +14,7 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
     if verb == Verb::Get {
         return way(args, &Words::parse(words, &["to", "dev", "oif", "from"], &[])?);
     }
-    let words = Words::parse(words, &["to", "via", "dev", "metric", "proto"], &[])?;
+    let words = Words::parse(words, &["to", "via", "dev", "src", "metric", "proto"], &[])?;
     let metric = words.value("metric").map(|text| {
         text.parse().map_err(|_| Failure::Usage(format!("'{text}' is no metric: write a number from 0")))
     });
@@ -31,8 +31,8 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
     }
     let object = words.needed()?;
     args.family.check(object)?;
-    if let Some(via) = words.value("via") {
-        args.family.check(via)?;
+    for address in [words.value("via"), words.value("src")].into_iter().flatten() {
+        args.family.check(address)?;
     }
     let route = RouteWords {
         prefix: if object == "default" && args.family.is_v6() { "default6" } else { object }.into(),
@@ -40,6 +40,7 @@ pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
         interface: words.value("dev").map(Into::into),
         metric,
         protocol: proto.map(Into::into),
+        source: words.value("src").map(Into::into),
     };
     let request = match verb {
         Verb::Replace => Request::ReplaceRoute(route),
@@ -58,8 +59,10 @@ fn wanted(
     metric: Option<u32>,
     proto: Option<&str>,
 ) -> Result<impl Fn(&RouteRow) -> bool, Failure> {
-    let via = words.value("via").map(ScopedAddress::of).transpose().map_err(Failure::Usage)?;
-    let by_v6 = args.family.is_v6() || via.as_ref().is_some_and(|via| via.ip().is_ipv6());
+    let address = |word| words.value(word).map(ScopedAddress::of).transpose().map_err(Failure::Usage);
+    let (via, src) = (address("via")?, address("src")?);
+    let is_v6 = |address: &Option<ScopedAddress>| address.as_ref().is_some_and(|it| it.ip().is_ipv6());
+    let by_v6 = args.family.is_v6() || is_v6(&via) || is_v6(&src);
     let to = words.object()?.map(|word| prefixes(word, verb, by_v6)).transpose()?;
     let (proto, family) = (proto.map(String::from), args.family);
     Ok(move |row: &RouteRow| {
@@ -67,16 +70,17 @@ fn wanted(
         let row_prefix = if row.prefix == "default" { is_default } else { &row.prefix };
         family.wants(row_prefix)
             && to.as_ref().is_none_or(|to| prefix(row_prefix).is_ok_and(|prefix| to.contains(&prefix)))
-            && via.as_ref().is_none_or(|via| goes_by(row, via))
+            && via.as_ref().is_none_or(|via| names(row, row.gateway.as_ref(), via))
+            && src.as_ref().is_none_or(|src| names(row, row.prefsrc.as_ref(), src))
             && proto.as_ref().is_none_or(|proto| row.protocol == *proto)
             && metric.is_none_or(|metric| row.metric == metric)
     })
 }
 
-/// Whether a route's router is this one.
-fn goes_by(row: &RouteRow, via: &ScopedAddress) -> bool {
-    let router = row.gateway.as_ref().and_then(|router| router.parse().ok());
-    router == Some(via.ip()) && via.zone().is_none_or(|link| row.interface == link)
+/// Whether a route's router, or its source, is this one.
+fn names(row: &RouteRow, address: Option<&String>, wanted: &ScopedAddress) -> bool {
+    let address = address.and_then(|address| address.parse().ok());
+    address == Some(wanted.ip()) && wanted.zone().is_none_or(|link| row.interface == link)
 }
 
 /// The prefixes that a word means. Who takes routes away means by `default` what it is to who adds one.
@@ -100,6 +104,7 @@ fn removal(row: RouteRow) -> Request {
         interface: Some(row.interface),
         metric: Some(row.metric),
         protocol: Some(row.protocol),
+        source: row.prefsrc,
     })
 }
 
@@ -110,6 +115,7 @@ fn line(row: &RouteRow) -> Vec<String> {
         row.gateway.as_ref().map_or_else(String::new, |gateway| format!("via {gateway}")),
         format!("dev {}", row.interface),
         format!("proto {}", row.protocol),
+        row.prefsrc.as_ref().map_or_else(String::new, |source| format!("src {source}")),
         format!("metric {}", row.metric),
         expires,
     ]

@@ -7,7 +7,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bywash_apps::text::{Garbled, place, text_of};
-use bywash_engine::request::{AUTO6, RouteWords};
+use bywash_engine::request::{AUTO6, RouteMeaning, RouteWords};
 use bywash_engine::scoped::as_typed;
 use bywash_engine::socket;
 use bywash_engine::stack::{
@@ -51,6 +51,7 @@ struct FileRoute {
     prefix: Spanned<String>,
     via: Option<Spanned<String>>,
     dev: Option<Spanned<String>>,
+    src: Option<Spanned<String>>,
     metric: Option<u32>,
 }
 
@@ -60,6 +61,7 @@ enum Word {
     Prefix,
     Via,
     Dev,
+    Src,
 }
 
 /// What flags say of an instance.
@@ -165,8 +167,10 @@ struct WantedRoute {
     /// The number of the interface.
     interface: usize,
     metric: u32,
-    /// Where it stands in the file.
+    source: Option<Address>,
+    /// Where it stands in the file, and its source.
     at: Option<usize>,
+    source_at: Option<usize>,
 }
 
 /// Reads a file.
@@ -229,20 +233,23 @@ fn parse(text: &str) -> Result<Config, Mistake> {
             config.addresses.push(WantedAddress { at: Some(address.span().start), ..wanted });
         }
     }
-    for FileRoute { prefix, via, dev, metric } in &file.route {
+    for FileRoute { prefix, via, dev, src, metric } in &file.route {
         let text = |word: &Option<Spanned<String>>| word.as_ref().map(|word| word.get_ref().clone());
-        let made =
-            config.route(prefix.get_ref(), text(via).as_deref(), text(dev).as_deref(), metric.unwrap_or(0));
-        let mut made = made.map_err(|(word, what)| {
-            let word = match word {
-                Word::Prefix => None,
-                Word::Via => via.as_ref(),
-                Word::Dev => dev.as_ref(),
-            };
-            (word.unwrap_or(prefix).span().start, what)
-        })?;
-        // All that the stack may refuse of a route is its gateway.
+        let (router, link, source) = (text(via), text(dev), text(src));
+        let ways = (router.as_deref(), link.as_deref(), source.as_deref());
+        let mut made =
+            config.route(prefix.get_ref(), ways, metric.unwrap_or(0)).map_err(|(word, what)| {
+                let word = match word {
+                    Word::Prefix => None,
+                    Word::Via => via.as_ref(),
+                    Word::Dev => dev.as_ref(),
+                    Word::Src => src.as_ref(),
+                };
+                (word.unwrap_or(prefix).span().start, what)
+            })?;
+        // All that the stack may refuse of a route is its gateway and its source.
         made.at = Some(via.as_ref().unwrap_or(prefix).span().start);
+        made.source_at = src.as_ref().map(|src| src.span().start);
         config.routes.push(made);
     }
     Ok(config)
@@ -322,36 +329,39 @@ impl Config {
     fn route_of_words(&self, text: &str) -> Result<WantedRoute, String> {
         let mut words = text.split_whitespace();
         let prefix = words.next().ok_or("write 'default via 10.0.0.1', say")?;
-        let (mut via, mut dev, mut metric) = (None, None, None);
+        let (mut via, mut dev, mut src, mut metric) = (None, None, None, None);
         while let Some(word) = words.next() {
             let value = words.next().ok_or_else(|| format!("nothing follows '{word}'"))?;
             let place = match word {
                 "via" => &mut via,
                 "dev" => &mut dev,
+                "src" => &mut src,
                 "metric" => &mut metric,
-                _ => return Err(format!("'{word}' is not known: write via, dev or metric")),
+                _ => return Err(format!("'{word}' is not known: write via, dev, src or metric")),
             };
             if place.replace(value).is_some() {
                 return Err(format!("'{word}' is there twice"));
             }
         }
         let metric = metric.map_or(Ok(0), |text| text.parse().map_err(|_| format!("'{text}' is no metric")));
-        self.route(prefix, via, dev, metric?).map_err(|(_, what)| what)
+        self.route(prefix, (via, dev, src), metric?).map_err(|(_, what)| what)
     }
 
     fn route(
         &self,
         prefix: &str,
-        via: Option<&str>,
-        dev: Option<&str>,
+        (via, dev, src): (Option<&str>, Option<&str>, Option<&str>),
         metric: u32,
     ) -> Result<WantedRoute, (Word, String)> {
         let wrong = |word| move |what| (word, what);
         let words = RouteWords { prefix: prefix.into(), ..RouteWords::default() };
         words.meaning().map_err(wrong(Word::Prefix))?;
         let words = RouteWords { gateway: via.map(Into::into), interface: dev.map(Into::into), ..words };
-        let (prefix, gateway, named) = words.meaning().map_err(wrong(Word::Via))?;
-        let gateway = gateway.map(Address::from);
+        let by_router = words.meaning().map_err(wrong(Word::Via))?.interface.is_some();
+        let words = RouteWords { source: src.map(Into::into), ..words };
+        let RouteMeaning { prefix, gateway, interface: named, source } =
+            words.meaning().map_err(wrong(Word::Src))?;
+        let (gateway, source) = (gateway.map(Address::from), source.map(Address::from));
         let towards = gateway.and_then(|gateway| {
             let given = self.addresses.iter().filter_map(|ours| match ours.what {
                 What::Given { prefix, .. } => Some((prefix, ours.interface)),
@@ -365,7 +375,12 @@ impl Config {
         });
         let interface = match (&named, towards) {
             (Some(named), _) => {
-                self.interface(named).map_err(wrong(if dev.is_some() { Word::Dev } else { Word::Via }))?
+                let word = match (dev, by_router) {
+                    (Some(_), _) => Word::Dev,
+                    (None, true) => Word::Via,
+                    (None, false) => Word::Src,
+                };
+                self.interface(named).map_err(wrong(word))?
             }
             (None, Some(interface)) => interface,
             (None, None) if self.interfaces.len() == 1 => 0,
@@ -374,7 +389,7 @@ impl Config {
                 return Err((Word::Prefix, what));
             }
         };
-        Ok(WantedRoute { prefix, gateway, interface, metric, at: None })
+        Ok(WantedRoute { prefix, gateway, interface, metric, source, at: None, source_at: None })
     }
 
     /// Adds an interface, and its port if it is the first there.
@@ -513,10 +528,14 @@ impl Config {
             };
             done.map_err(|error| (*at, as_typed(error)))?;
         }
-        for WantedRoute { prefix, gateway, interface, metric, at } in &self.routes {
-            if let Some(id) = interfaces.get(*interface) {
-                let route = Route { prefix: *prefix, gateway: *gateway, interface: *id, metric: *metric };
-                control.add_route(route).map_err(|error| (*at, error))?;
+        for wanted in &self.routes {
+            let WantedRoute { prefix, gateway, metric, source, .. } = *wanted;
+            if let Some(id) = interfaces.get(wanted.interface) {
+                let route = Route { prefix, gateway, interface: *id, metric, source };
+                control.add_route(route).map_err(|error| match error {
+                    ControlError::Source(_) => (wanted.source_at, as_typed(error)),
+                    error => (wanted.at, error),
+                })?;
             }
         }
         Ok(())

@@ -86,7 +86,7 @@ pub(crate) struct InstanceArgs {
     /// routers say (RFC 4862)
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) addr: Vec<String>,
-    /// A route: 'default via 10.0.0.1', '10.1.0.0/16 dev eth1 metric 5'
+    /// A route: 'default via 10.0.0.1', '10.1.0.0/16 dev eth1 metric 5', 'default via 10.0.0.1 src 10.0.0.5'
     #[arg(long, value_name = "ROUTE")]
     pub(crate) route: Vec<String>,
     /// Take no ICMP redirects: packets go by the routes that are given, whatever routers say

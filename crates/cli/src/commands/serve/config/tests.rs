@@ -5,11 +5,12 @@ use super::*;
 #[test]
 fn a_file_says_what_flags_say() {
     let file = "name = 'web'\nforward = true\naccept_redirects = false\n[[port]]\nport = 'xdp:eth1'\n\
-                addresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n[[port]]\nport = 'tap:t'\n[[route]]\nprefix = 'default'\nvia = '10.0.0.1'\n";
+                addresses = ['10.0.0.2/24', '10.0.0.3/24 dad']\n[[port]]\nport = 'tap:t'\n[[route]]\nprefix = 'default'\nvia = '10.0.0.1'\n\
+                src = '10.0.0.3'\n";
     let read = parse(file).unwrap();
     let ports: Vec<PortName> = ["xdp:eth1", "tap:t"].map(|name| name.parse().unwrap()).to_vec();
     let addresses = ["eth1=10.0.0.2/24", "eth1=10.0.0.3/24 dad"].map(String::from);
-    let routes = ["default via 10.0.0.1".to_owned()];
+    let routes = ["default via 10.0.0.1 src 10.0.0.3".to_owned()];
     let flags = Flags { ports: &ports, vlans: &[], addresses: &addresses, routes: &routes };
     let typed = Config::of(&flags).unwrap();
     let dad = |address: &WantedAddress| matches!(address.what, What::Given { dad: true, .. });
@@ -23,7 +24,7 @@ fn a_file_says_what_flags_say() {
 fn meant(config: &Config) -> String {
     let mut config = config.clone();
     config.addresses.iter_mut().for_each(|address| address.at = None);
-    config.routes.iter_mut().for_each(|route| route.at = None);
+    config.routes.iter_mut().for_each(|route| (route.at, route.source_at) = (None, None));
     format!("{:?} {:?}", config.addresses, config.routes)
 }
 
@@ -43,6 +44,9 @@ fn a_mistake_is_found_by_line_and_column() {
         ("[[route]]\nprefix = 'default'\ndev = 'eth1'", 3, 7, "there is no interface 'eth1'"),
         ("[[route]]\nprefix = 'default'", 2, 10, "by which interface?"),
         ("[[route]]\nprefix = 'default'\nmetric = -1", 3, 10, "-1"),
+        ("[[route]]\nprefix = 'default'\nsrc = 'eth1'", 3, 7, "'eth1' is no address"),
+        ("[[route]]\nprefix = '10.0.0.0/8'\nsrc = 'fd00::1'", 3, 7, "its source are of different families"),
+        ("[[route]]\nprefix = 'default'\nsrc = 'fe80::1%eth1'", 3, 7, "there is no interface 'eth1'"),
         ("[[port]]\nport = 'tap:t'\nvlan = 4095", 3, 8, "from 1 to 4094"),
         ("[[port]]\nport = 'tap:t'\n[[port]]\nport = 'tap:t'", 4, 8, "tap:t is there twice"),
         ("[tcp]\nmaxseg = 20", 2, 10, "from 88 to 32767"),
@@ -156,6 +160,8 @@ fn flags_that_make_no_sense_are_refused() {
     assert!(refused("", "default via 10.0.0.1 via 10.0.0.2").contains("'via' is there twice"));
     assert!(refused("", "default dev a metric 0 dev b").contains("'dev' is there twice"));
     assert!(refused("", "default dev a metric 0 metric 0").contains("'metric' is there twice"));
+    assert!(refused("", "default dev a src 10.0.0.1 src 10.0.0.2").contains("'src' is there twice"));
+    assert!(refused("", "default via fe80::9%a src fe80::1%b").contains("on which of the two links"));
     assert!(refused("", "default dev a metric x").contains("'x' is no metric"));
     assert!(refused("", "default by 10.0.0.1").contains("'by' is not known"));
     assert!(refused("", "default via 10.0.0.1").contains("by which interface? Name it (dev): a, b"));
