@@ -74,6 +74,7 @@ fn a_source_is_given_shown_and_taken_away_as_iproute2_does() {
     refused("route add 10.6.0.0/16 via 10.9.0.1 src fd09::5", "its source are of different families");
     refused("-4 route add default src fd09::5", "fd09::5 is not IPv4");
     refused(&format!("route add fd06::/16 src fe80::77 dev {name}"), "cannot come from fe80::77:");
+    refused("route append 10.7.0.0/16 via 10.9.0.7", "of one prefix and metric there is one route");
     refused("addr add 10.9.0.9/24 src 10.9.0.5", "'src' is not supported");
     // Which is meant.
     refused("route del 10.7.0.0/16 src 10.9.0.2", "no such route");

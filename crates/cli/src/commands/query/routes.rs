@@ -10,6 +10,10 @@ use crate::failure::{self, Failure};
 
 /// Shows or changes routes.
 pub(crate) fn routes(args: &Args) -> Result<bool, Failure> {
+    if args.words.first().is_some_and(|word| word.len() > 1 && "append".starts_with(word.as_str())) {
+        let why = "'append' is not supported: of one prefix and metric there is one route; add one with another metric";
+        return Err(Failure::Usage(why.into()));
+    }
     let (verb, words) = Verb::of(&args.words, &ALL)?;
     if verb == Verb::Get {
         return way(args, &Words::parse(words, &["to", "dev", "oif", "from"], &[])?);
