@@ -74,7 +74,7 @@ impl<Id: Copy + Eq> Connect<Id> {
                     // A FIN would say that this was all.
                     self.counters.unsent(format!("standard input can't be read: {error}"));
                     sockets.abort(id);
-                    self.done = true;
+                    self.finish();
                     return;
                 }
                 Piece::End => {
@@ -131,7 +131,12 @@ impl<Id: Copy + Eq> Connect<Id> {
         sockets.close(id);
         self.count(ended);
         self.complain();
+        self.finish();
+    }
+
+    fn finish(&mut self) {
         self.done = true;
+        self.counters.ends();
     }
 }
 
@@ -154,6 +159,7 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
             match *what {
                 Happened::Connected(_) => {
                     self.open = true;
+                    self.counters.begins();
                     self.counters.add(Counted { connections: 1, ..Counted::default() });
                 }
                 Happened::Closed(_, ended) => self.note(id, ended, sockets),
@@ -165,7 +171,7 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
             // Nobody will see what comes.
             sockets.abort(id);
             self.ended.into_iter().for_each(|ended| self.count(ended));
-            self.done = true;
+            self.finish();
             return;
         }
         match self.ended {
@@ -178,6 +184,7 @@ impl<Id: Copy + Eq + Send + 'static> Service<Id> for Connect<Id> {
 
     fn end(&mut self, _: Timestamp) {
         let Some(output) = self.output.as_ref().filter(|_| !self.done) else { return };
+        self.counters.ends();
         output.settle(PATIENCE);
         self.complain();
         let left = output.waiting();
@@ -294,6 +301,22 @@ mod tests {
         let (mut connect, counters) = connected(output(), None);
         connect.end(Timestamp::ZERO);
         assert_eq!(counters.read().unsent, 0, "nothing was typed");
+    }
+
+    #[test]
+    fn what_is_measured_is_from_the_connection_to_where_it_was_done_or_made_to_end() {
+        let null = || File::options().write(true).open("/dev/null").unwrap();
+        let (mut connect, counters) = connected(null(), None);
+        assert!(matches!(counters.measured(), Some((_, None))), "it goes on");
+        connect.end(Timestamp::ZERO);
+        assert!(matches!(counters.measured(), Some((began, Some(ended))) if ended >= began));
+        // Its input fails, its output does.
+        let (connect, counters) = connected(null(), File::open("/").ok());
+        assert!(connect.is_done() && matches!(counters.measured(), Some((_, Some(_)))));
+        let (mut connect, counters) = connected(File::options().write(true).open("/dev/full").unwrap(), None);
+        connect.output.as_ref().unwrap().settle(Duration::from_secs(10));
+        connect.turn(&[], &mut Endless);
+        assert!(connect.is_done() && matches!(counters.measured(), Some((_, Some(_)))));
     }
 
     #[test]
