@@ -226,6 +226,32 @@ fn a_signal_ends_each_tool_with_its_summary() {
 }
 
 #[test]
+fn signals_close_together_are_one_and_a_later_one_ends_what_hangs() {
+    // Its end waits for who reads what it has sent.
+    let mut generate = command("generate pcap:- --json");
+    let mut child = generate.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(told.next().unwrap().unwrap().contains(r#""event":"start""#));
+    signal(&child, Signal::TERM);
+    std::thread::sleep(Duration::from_millis(20));
+    signal(&child, Signal::TERM);
+    std::thread::sleep(Duration::from_millis(700));
+    assert!(child.try_wait().unwrap().is_none(), "it waits");
+    signal(&child, Signal::TERM);
+    assert_eq!(end(&mut child), 128 + 15);
+
+    let mut child =
+        command("forward null: null: --json").stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    assert!(lines.next().unwrap().unwrap().contains(r#""event":"start""#));
+    signal(&child, Signal::TERM);
+    signal(&child, Signal::INT);
+    let last = lines.last().unwrap().unwrap();
+    assert!(last.starts_with(r#"{"event":"summary","#), "{last}");
+    assert_eq!(end(&mut child), 0);
+}
+
+#[test]
 fn ctrl_c_ends_the_demo_of_an_ordinary_user_as_not_met() {
     // Where nobody may run it: a directory that we are built in may be closed to others.
     let directory = std::env::temp_dir().join(format!("bywash-demo-{}", std::process::id()));

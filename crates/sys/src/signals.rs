@@ -1,8 +1,9 @@
-//! Ctrl-C and its kin: the first asks everything to stop, the second ends the process at once.
+//! Ctrl-C and its kin: the first asks everything to stop, one half a second after it ends the process at once.
 
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -10,8 +11,13 @@ use signal_hook::low_level::exit;
 
 use crate::worker::Stop;
 
-/// From now on SIGINT, SIGTERM and SIGHUP set `stop`; not SIGHUP where it is ignored, as nohup(1) has it. A second one of the first two ends the process with 128 and the signal's number,
-/// as a shell reports it: for when stopping hangs.
+/// How long after the first signal others say the same: timeout(1), when it is told to end, tells its child and then the group that
+/// both are in.
+const SAME_WISH: Duration = Duration::from_millis(500);
+
+/// From now on SIGINT, SIGTERM and SIGHUP set `stop`; not SIGHUP where it is ignored, as nohup(1) has it. One of the first two that
+/// comes half a second after the first signal, or later, ends the process with 128 and the signal's number, as a shell reports it:
+/// for when stopping hangs.
 ///
 /// # Errors
 /// The process may have no more threads or handlers.
@@ -52,12 +58,18 @@ fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
         signals.add_signal(SIGHUP)?;
     }
     std::thread::Builder::new().name("signals".into()).spawn(move || {
+        let mut first = None;
         for signal in signals.forever() {
             match &reload {
                 Some(reload) if signal == SIGHUP => reload.store(true, Ordering::Relaxed),
-                // A terminal that goes away sends several, and whoever had it asks for nothing more.
-                _ if stop.is_set() && signal != SIGHUP => exit(128 + signal),
-                _ => stop.set(),
+                _ => {
+                    stop.set();
+                    let since = first.get_or_insert_with(Instant::now).elapsed();
+                    // A terminal that goes away sends several, and whoever had it asks for nothing more.
+                    if since >= SAME_WISH && signal != SIGHUP {
+                        exit(128 + signal);
+                    }
+                }
             }
         }
     })?;
