@@ -7,11 +7,13 @@ mod pty;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, HostOptions, lock};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::termios::{LocalModes, Termios, tcgetattr};
 
@@ -102,6 +104,35 @@ fn the_page_gives_the_terminal_back_however_it_ends() {
             "{how}"
         );
     }
+}
+
+#[test]
+fn a_signal_that_ends_it_at_once_gives_the_terminal_back_first() {
+    let pipe = temporary("unread");
+    mkfifoat(CWD, &pipe, Mode::RWXU).unwrap();
+    // Whoever reads takes nothing, so that it hangs at its end.
+    let reader = File::options().read(true).write(true).open(&pipe).unwrap();
+    for (words, signals, status) in [
+        (format!("generate pcap:{}", pipe.display()), &[Signal::INT, Signal::INT][..], (Some(130), None)),
+        ("receive null:".into(), &[Signal::QUIT][..], (None, Some(3))),
+    ] {
+        let mut pty = Pty::open();
+        let before = settings(&pty);
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -c 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_bywash")]);
+        let mut child = pty.run(shell.args(words.split_whitespace()).arg("--tui").args(QUIET_MEMORY));
+        read_until(&mut pty.master, "packets/s");
+        for signal in signals {
+            std::thread::sleep(Duration::from_millis(700));
+            kill_process(Pid::from_child(&child), *signal).unwrap();
+        }
+        read_until(&mut pty.master, "\x1b[?1049l\x1b[?25h");
+        let ended = end(&mut child);
+        assert_eq!((ended.code(), ended.signal()), status, "{words}");
+        assert_eq!(settings(&pty).local_modes, before.local_modes, "{words}");
+    }
+    drop(reader);
+    std::fs::remove_file(pipe).unwrap();
 }
 
 #[test]

@@ -9,6 +9,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::exit;
 
+use crate::terminal;
 use crate::worker::Stop;
 
 /// How long after the first signal others say the same: timeout(1), when it is told to end, tells its child and then the group that
@@ -67,6 +68,7 @@ fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
                     let since = first.get_or_insert_with(Instant::now).elapsed();
                     // A terminal that goes away sends several, and whoever had it asks for nothing more.
                     if since >= SAME_WISH && signal != SIGHUP {
+                        terminal::give_back();
                         exit(128 + signal);
                     }
                 }
@@ -77,7 +79,7 @@ fn watch(stop: Stop, reload: Option<Arc<AtomicBool>>) -> io::Result<()> {
 }
 
 /// Whether this process ignores a signal, as whoever started it has asked for (proc(5), `SigIgn`).
-fn is_ignored(signal: i32) -> bool {
+pub(crate) fn is_ignored(signal: i32) -> bool {
     std::fs::read_to_string("/proc/self/status").is_ok_and(|status| ignores(&status, signal))
 }
 

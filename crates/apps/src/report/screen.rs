@@ -1,14 +1,15 @@
 //! The terminal of `--tui`: taken, drawn on, and given back as it was, however the run ends.
 //!
 //! It is given back when the [`Screen`] is dropped, and by a panic of any thread before its message is written. Signals
-//! that ask for an end set the run's stop, so they end it the ordinary way. (Nothing can be done about SIGKILL: `reset`
-//! helps then.)
+//! that ask for an end set the run's stop, so they end it the ordinary way; before one that ends the process at once it is
+//! given back by the thread that hears of it. (Nothing can be done about SIGKILL: `reset` helps then.)
 
-use std::io::{self, IsTerminal, Stdout};
+use std::io::{self, IsTerminal, Stdout, Write};
 use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bywash_sys::terminal;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -17,6 +18,7 @@ use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
 use ratatui::layout::Size;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::keys::{self, Wish};
 use super::page::Page;
@@ -49,6 +51,7 @@ impl Screen {
                 previous(info);
             }));
         });
+        terminal::guard(give_back_at_once)?;
         enable_raw_mode()?;
         TAKEN.store(true, Ordering::SeqCst);
         execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())?;
@@ -91,9 +94,26 @@ impl Drop for Screen {
 /// Gives the terminal back, once. There is nowhere to complain to.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        let _ = execute!(io::stdout(), LeaveAlternateScreen, Show);
+        let _ = leave(io::stdout());
         let _ = disable_raw_mode();
     }
+}
+
+/// The same past the lock of standard output: whoever draws may hold it, and hang at a terminal that takes nothing.
+fn give_back_at_once() {
+    if TAKEN.swap(false, Ordering::SeqCst) {
+        let _ = disable_raw_mode();
+        let (stdout, mut bytes) = (io::stdout(), Vec::new());
+        let _ = leave(&mut bytes);
+        let mut fds = [PollFd::new(&stdout, PollFlags::OUT)];
+        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready == 1) {
+            let _ = rustix::io::write(&stdout, &bytes);
+        }
+    }
+}
+
+fn leave(mut to: impl Write) -> io::Result<()> {
+    execute!(to, LeaveAlternateScreen, Show)
 }
 
 #[cfg(test)]
