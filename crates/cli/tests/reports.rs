@@ -169,6 +169,15 @@ fn a_page_that_can_t_begin_leaves_the_terminal_as_it_was() {
     assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0));
     assert_eq!(complaint.lines().count(), 1);
     assert!(complaint.contains("--tui: standard input and output are no terminal"), "{complaint}");
+    let pty = Pty::open();
+    let before = settings(&pty);
+    let mut dumb = command("receive null: --tui --duration 1s");
+    let output = dumb.env("TERM", "dumb").stderr(Stdio::piped());
+    let end_of_it = || Stdio::from(pty.slave.try_clone().unwrap());
+    let output = output.stdin(end_of_it()).stdout(end_of_it()).output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), settings(&pty).local_modes), (Some(2), before.local_modes));
+    assert!(complaint.contains("--tui: the terminal shows lines alone (TERM=dumb)"), "{complaint}");
     // A port that does not open: the reason stands on the ordinary screen.
     let mut pty = Pty::open();
     let before = settings(&pty);

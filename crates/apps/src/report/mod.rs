@@ -173,7 +173,7 @@ impl Reporter {
     /// Takes the terminal for a page, from the start of the run to its summary.
     ///
     /// # Errors
-    /// When standard input or output is no terminal.
+    /// When standard input or output is no terminal, or one that shows lines alone.
     pub fn show_page(&mut self) -> io::Result<()> {
         self.page = Some((Screen::take()?, Page::default()));
         Ok(())

@@ -38,10 +38,13 @@ impl Screen {
     /// Takes the terminal.
     ///
     /// # Errors
-    /// When standard input or output is no terminal.
+    /// When standard input or output is no terminal, or one that shows lines alone.
     pub(super) fn take() -> io::Result<Self> {
         if !io::stdin().is_terminal() || !io::stdout().is_terminal() {
             return Err(io::Error::other("standard input and output are no terminal"));
+        }
+        if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+            return Err(io::Error::other("the terminal shows lines alone (TERM=dumb)"));
         }
         static HOOK: Once = Once::new();
         HOOK.call_once(|| {
@@ -139,7 +142,8 @@ mod tests {
         let end = || Stdio::from(slave.try_clone().unwrap());
         let test = "report::screen::tests::a_thread_that_panics_below_a_page";
         let mut child = Command::new(std::env::current_exe().unwrap());
-        child.args(["--exact", test, "--ignored", "--nocapture"]).stdin(end()).stdout(end()).stderr(end());
+        child.args(["--exact", test, "--ignored", "--nocapture"]).env("TERM", "xterm");
+        child.stdin(end()).stdout(end()).stderr(end());
         assert!(child.status().unwrap().success());
         assert_eq!(tcgetattr(&slave).unwrap().local_modes, before);
         // What was shown waits in the terminal's buffer; it is far from full.

@@ -33,10 +33,10 @@ impl Pty {
         Self { master: master.into(), slave: slave.into() }
     }
 
-    /// Starts a command in it.
+    /// Starts a command in it, which is told that pages can be shown there.
     pub(crate) fn run(&self, command: &mut Command) -> Child {
         let end = || Stdio::from(self.slave.try_clone().unwrap());
-        command.stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
+        command.env("TERM", "xterm").stdin(end()).stdout(end()).stderr(end()).spawn().unwrap()
     }
 }
 
