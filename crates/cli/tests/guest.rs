@@ -19,7 +19,7 @@ fn boot(kit: &Kit) -> Result<Guest, GuestError> {
     let binary = Path::new(env!("CARGO_BIN_EXE_bywash"));
     let machine = Machine::default().iommu().share(binary.parent().unwrap_or(binary));
     let machine = machine.igb(0, "02:aa:00:00:00:01").virtio_net(0, "02:bb:00:00:00:02");
-    let machine = machine.bridged_pair(1, ["02:aa:00:00:00:03", "02:bb:00:00:00:04"]);
+    let machine = machine.bridged(1, ["02:aa:00:00:00:03", "02:bb:00:00:00:04", "02:aa:00:00:00:05"]);
     let mut guest = kit.boot(&machine.limit(Duration::from_secs(400)))?;
     guest.run("modprobe igb; modprobe virtio_net; mkdir -p /run; ip link set lo up")?;
     guest.run(&format!("{PF} ip link set $PF up; $BYWASH --version; {CARRIER}"))?;
@@ -123,10 +123,15 @@ fn the_machine_stays_within_reach(guest: &mut Guest) -> Result<(), GuestError> {
         assert!(line.is_some_and(|line| line.contains("0000:04:02.0 (virtio-pci, ")), "{words}: {beside}");
     }
     assert!(beside.matches("code 2\n").count() == 2 && beside.ends_with("igb\ncode 0"), "{beside}");
-    let free = "modprobe vfio-pci; echo 0000:04:02.0 > /sys/bus/pci/drivers/virtio-pci/unbind
-        $BYWASH bind 0000:04:01.0 --dry-run; modprobe -r vfio-pci";
-    let free = run(guest, free)?;
-    assert!(free.contains("0000:04:01.0 would be given to vfio-pci"), "{free}");
+    let free = "modprobe vfio-pci; echo 0000:04:02.0 > /sys/bus/pci/drivers/virtio-pci/unbind; $BYWASH bind 0000:04:01.0";
+    let together = "bywash bind 0000:04:01.0 0000:04:03.0";
+    let alone = run(guest, free)?;
+    assert!(alone.contains(&format!("bind them together: `{together}`")) && alone.ends_with("code 2"), "{alone}");
+    let drivers = "for i in 1 3; do basename $(readlink /sys/bus/pci/devices/0000:04:0$i.0/driver); done";
+    let both = run(guest, &format!("$BYWASH {0} --dry-run && $BYWASH {0}; {drivers}", &together[7..]))?;
+    assert!(both.contains("0000:04:03.0 would be given to vfio-pci\nvfio-pci\nvfio-pci\n"), "{both}");
+    let back = run(guest, &format!("$BYWASH un{}; {drivers}; modprobe -r vfio-pci", &together[7..]))?;
+    assert!(back.contains("\nigb\nigb\n"), "{back}");
     Ok(())
 }
 

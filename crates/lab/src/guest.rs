@@ -116,14 +116,14 @@ impl Machine {
         self.plugged("virtio-net-pci", hub, mac)
     }
 
-    /// Adds QEMU's 82576 and a virtio NIC behind one conventional PCI bridge, at `0000:04:01.0` and `0000:04:02.0` when they
-    /// are the third and fourth: no IOMMU can tell them apart.
+    /// Adds QEMU's 82576, a virtio NIC and another 82576 behind one conventional PCI bridge, at `0000:04:01.0` to `0000:04:03.0`
+    /// when they are the third and following: no IOMMU can tell them apart.
     #[must_use]
-    pub fn bridged_pair(mut self, hub: u32, macs: [&str; 2]) -> Self {
+    pub fn bridged(mut self, hub: u32, macs: [&str; 3]) -> Self {
         let port = self.port();
         let bridge = format!("bridge{port}");
         self = self.device(&format!("pcie-pci-bridge,id={bridge},bus={port}"));
-        for (slot, (driver, mac)) in (1..).zip(["igb", "virtio-net-pci"].into_iter().zip(macs)) {
+        for (slot, (driver, mac)) in (1..).zip(["igb", "virtio-net-pci", "igb"].into_iter().zip(macs)) {
             let net = format!("{bridge}net{slot}");
             self.devices.extend(["-netdev".into(), format!("hubport,id={net},hubid={hub}")]);
             self = self.device(&format!("{driver},bus={bridge},addr={slot},netdev={net},mac={mac},romfile="));

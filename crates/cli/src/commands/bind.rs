@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use bywash_drivers::known;
-use bywash_sys::pci::{Address, Device, NO_IOMMU_CURE, VFIO};
+use bywash_sys::pci::{Address, Device, Member, NO_IOMMU_CURE, VFIO};
 use bywash_sys::state;
 use clap::Args as ClapArgs;
 use serde_json::json;
@@ -14,12 +14,13 @@ const BIND_EXAMPLES: &str = "\
 Without a NIC, shows all of them: who drives each, and whether a driver of ours could.
 
 A NIC is refused when it is none that we know, when its interface has an address or the default route, and when it shares
-its IOMMU group with something that the kernel uses. It stays bound when this command ends: `bywash unbind`, and
+its IOMMU group with something that the kernel uses and that is not named with it. It stays bound when this command ends: `bywash unbind`, and
 `bywash cleanup`, give it back to the driver that had it.
 
 Examples:
   bywash bind
   bywash bind eth1
+  bywash bind eth1 eth2                          ports of one NIC, which may share an IOMMU group
   bywash bind 0000:03:00.0 && bywash receive pci:0000:03:00.0
 
 Exit codes: 0 it was done; 2 it could not be, and nothing was changed";
@@ -77,7 +78,7 @@ pub(super) fn prospect(device: &Device) -> Option<String> {
     let (vendor, model) = device.ids()?;
     let nic = known(vendor, model)?;
     let address = device.address();
-    Some(match (check(device, false), device.driver()) {
+    Some(match (check(device, &[], false), device.driver()) {
         (Err(error), _) => {
             let why = error.to_string();
             let why = why.strip_prefix(&format!("{address}: ")).map(str::to_owned).unwrap_or(why);
@@ -99,7 +100,7 @@ pub(crate) fn bind(args: &BindArgs) -> Result<bool, Failure> {
     }
     let devices = args.nics.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     // All are looked at before one is touched.
-    devices.iter().try_for_each(|device| check(device, args.force))?;
+    devices.iter().try_for_each(|device| check(device, &devices, args.force))?;
     for device in devices {
         if args.dry_run {
             failure::print(&format!("{} would be given to {VFIO}\n", device.address()));
@@ -110,11 +111,11 @@ pub(crate) fn bind(args: &BindArgs) -> Result<bool, Failure> {
     Ok(true)
 }
 
-/// Whether a NIC may be given to VFIO.
+/// Whether a NIC may be given to VFIO together with others, which may be of its IOMMU group.
 ///
 /// # Errors
 /// Why not.
-pub(super) fn check(device: &Device, force: bool) -> Result<(), Failure> {
+pub(super) fn check(device: &Device, together: &[Device], force: bool) -> Result<(), Failure> {
     let address = device.address();
     let refuse = |why: String| Err(Failure::Usage(format!("{address}: {why}")));
     let (vendor, model) = device.ids().unwrap_or_default();
@@ -130,12 +131,22 @@ pub(super) fn check(device: &Device, force: bool) -> Result<(), Failure> {
              --no-iommu"
         ));
     };
-    let others: Vec<String> = group.in_the_way(device).iter().map(ToString::to_string).collect();
+    let others = group.in_the_way(&[together, std::slice::from_ref(device)].concat());
     if !others.is_empty() {
+        let is_known =
+            |member: &Member| member.device.ids().is_some_and(|(vendor, model)| known(vendor, model).is_some());
+        let cure = if others.iter().all(is_known) {
+            let all = together.iter().filter(|other| *other != device).chain([device]).map(Device::address);
+            let all = all.chain(others.iter().map(|member| member.device.address()));
+            let all = all.map(|address| address.to_string()).collect::<Vec<_>>().join(" ");
+            format!("bind them together: `bywash bind {all}`")
+        } else {
+            "take those from the kernel's drivers too, or use another slot".into()
+        };
+        let others = others.iter().map(ToString::to_string).collect::<Vec<_>>().join(" and ");
+        let number = group.number();
         return refuse(format!(
-            "it shares IOMMU group {} with {}, which the kernel uses: no program can have it then; unbind those too, or use another slot",
-            group.number(),
-            others.join(" and ")
+            "it shares IOMMU group {number} with {others}, which the kernel uses: no program can have it then; {cure}"
         ));
     }
     if !device.is_loaded(VFIO) {
@@ -169,7 +180,7 @@ fn object(nics: &[Device]) -> String {
             "interfaces": device.interfaces(),
             "iommu_group": device.group().map(|group| group.number()),
             "our_driver": nic.map(|nic| nic.driver),
-            "refused": check(device, false).err().map(|error| error.to_string()),
+            "refused": check(device, &[], false).err().map(|error| error.to_string()),
         })
     };
     format!("{}\n", json!({ "nics": nics.iter().map(nic).collect::<Vec<_>>() }))

@@ -64,12 +64,12 @@ impl Group {
         devices.into_iter().map(|device| Member { driver: device.driver(), device }).collect()
     }
 
-    /// Who in it, beside `device`, has a driver of the kernel's: as long as there is one the group cannot be used.
-    pub fn in_the_way(&self, device: &Device) -> Vec<Member> {
+    /// Who in it, beside `devices`, has a driver of the kernel's: as long as there is one the group cannot be used.
+    pub fn in_the_way(&self, devices: &[Device]) -> Vec<Member> {
         let harmless =
             |member: &Member| member.driver.as_deref().is_none_or(|driver| HARMLESS.contains(&driver));
         let mut members = self.members();
-        members.retain(|member| member.device != *device && !harmless(member));
+        members.retain(|member| !devices.contains(&member.device) && !harmless(member));
         members
     }
 }

@@ -65,8 +65,9 @@ fn drivers_of_the_kernel_are_in_the_way_of_a_group() {
     fs::create_dir_all(all[2].directory().join("net/eth3")).unwrap();
     let group = all[1].group().unwrap();
     assert_eq!((group.number(), group.members().len()), (7, 5));
-    let others: Vec<_> = group.in_the_way(&all[1]).iter().map(Member::to_string).collect();
+    let others: Vec<_> = group.in_the_way(&all[1..2]).iter().map(Member::to_string).collect();
     assert_eq!(others, ["0000:01:00.1 (igb, eth3)"]);
+    assert_eq!(group.in_the_way(&all[1..3]), [], "those that are taken together");
 }
 
 #[test]

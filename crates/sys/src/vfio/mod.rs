@@ -134,7 +134,7 @@ impl Vfio {
     /// [`VfioError`]: what is missing, or in the way.
     pub fn open(device: &Device, name: &str, force: bool) -> Result<Self, VfioError> {
         let group = device.group().ok_or(VfioError::NoIommu)?;
-        let in_the_way = group.in_the_way(device);
+        let in_the_way = group.in_the_way(std::slice::from_ref(device));
         if !in_the_way.is_empty() {
             let members = in_the_way.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
             return Err(VfioError::Group { group: group.number(), members });

@@ -133,7 +133,7 @@ fn create(args: &CreateArgs) -> Result<bool, Failure> {
     args.settings.make(&nic, 0..args.count)?;
     let functions = nic.virtual_function_devices();
     if args.bind {
-        functions.iter().try_for_each(|function| check(function, false))?;
+        functions.iter().try_for_each(|function| check(function, &functions, false))?;
         for function in &functions {
             made.0.push(state::set_driver(function, Some(VFIO))?);
         }
