@@ -79,6 +79,7 @@ fn what_makes_no_sense_is_answered_with_an_error_and_harms_nobody() {
         ("addr del 10.9.0.9", "is no address of this instance"),
         ("addr add 10.9.0.3/24 dev nothing", "there is no interface 'nothing'"),
         ("route add default via 10.8.0.1", "on no link"),
+        ("route add default via 10.9.0.2", "the gateway 10.9.0.2 is an address of ours"),
         ("route del 10.7.0.0/16", "no such route"),
         ("neigh add 10.9.0.9 lladdr zz", "zz"),
         ("addr frob", "write show, add, replace"),

@@ -37,7 +37,7 @@ impl Control {
     /// those of IPv6 stay without a source, as with Linux.
     ///
     /// # Errors
-    /// [`ControlError::NoInterface`], [`ControlError::Loopback`], [`ControlError::NoHost`], [`ControlError::Ours`],
+    /// [`ControlError::NoInterface`], [`ControlError::Loopback`], [`ControlError::NoHost`], [`ControlError::OurGateway`],
     /// [`ControlError::Gateway`], [`ControlError::Source`], [`ControlError::RouteExists`], [`ControlError::NoRoute`].
     pub fn enter_route(&mut self, how: Entry, route: Route) -> Result<(), ControlError> {
         self.check(route.interface)?;
@@ -50,7 +50,10 @@ impl Control {
             return Err(ControlError::Loopback(prefix));
         }
         if let Some(gateway) = gateway {
-            self.check_neighbour(gateway)?;
+            self.check_neighbour(gateway).map_err(|error| match error {
+                ControlError::Ours(_) => ControlError::OurGateway(gateway),
+                error => error,
+            })?;
             // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 8).
             if self.link_of(gateway, Some(route.interface)).is_none() && !gateway.is_link_local() {
                 return Err(ControlError::Gateway(gateway));

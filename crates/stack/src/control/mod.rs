@@ -70,6 +70,9 @@ pub enum ControlError {
     /// The address is there already.
     #[error("{0} is an address of ours already")]
     Ours(Address),
+    /// The gateway is one of our own addresses.
+    #[error("the gateway {0} is an address of ours: name that of another host")]
+    OurGateway(Address),
     /// The MTU is too small for IPv6.
     #[error("an MTU of {0} is too small for IPv6, which wants 1280 bytes: raise the interface's")]
     Mtu6(u16),
