@@ -372,6 +372,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("generate null: --payload maybe", "is no payload"),
         ("generate null: --proto sctp", "udp, tcp, icmp"),
         ("generate null: --ethertype 5", "0x0600"),
+        ("generate null: --ethertype 0x+888", "0x0600"),
         ("generate null: --template /nowhere", "/nowhere: No such file"),
         ("generate null: --hex 123", "pairs of hex digits"),
         ("generate null: --hex 1234", "2 bytes"),

@@ -42,7 +42,7 @@ impl FromStr for Mac {
         for byte in &mut mac {
             *byte = parts
                 .next()
-                .filter(|part| part.len() == 2)
+                .filter(|part| part.len() == 2 && part.bytes().all(|byte| byte.is_ascii_hexdigit()))
                 .and_then(|part| u8::from_str_radix(part, 16).ok())
                 .ok_or_else(|| format!("'{text}' is no Ethernet address: write 02:00:00:00:00:01"))?;
         }
@@ -411,6 +411,7 @@ mod tests {
             "2:0:0:0:0:1",
             "02-00-00-00-00-01",
             "0g:00:00:00:00:00",
+            "+1:00:00:00:00:00",
         ] {
             assert!(text.parse::<Mac>().is_err(), "{text}");
         }

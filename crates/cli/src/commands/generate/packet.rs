@@ -207,8 +207,9 @@ fn protocol(text: &str) -> Result<Upper, String> {
 }
 
 fn ethertype(text: &str) -> Result<u16, String> {
-    let number =
-        text.strip_prefix("0x").map_or_else(|| text.parse().ok(), |hex| u16::from_str_radix(hex, 16).ok());
+    let (digits, radix) = text.strip_prefix("0x").map_or((text, 10), |hex| (hex, 16));
+    // No sign: `from_str_radix` would take one.
+    let number = u16::from_str_radix(digits, radix).ok().filter(|_| !digits.starts_with('+'));
     // Below lie the lengths of IEEE 802.3.
     number
         .filter(|number| *number >= 0x0600)
