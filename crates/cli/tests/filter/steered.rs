@@ -219,7 +219,7 @@ fn what_no_program_does_is_refused_in_one_line_and_nothing_has_changed() {
         ),
         (
             "--steer 'anyvlan and ip and udp drop' --ntuple require",
-            "the rule 'anyvlan and ip and udp drop' is not in the NIC: 'udp4': the driver of left has no n-tuple rules (--ntuple require)",
+            "the rule 'anyvlan and ip and udp drop' is not in the NIC: 'udp4': the driver of left has no n-tuple rules (--ntuple require)\n",
         ),
         (
             "--steer 'ip and udp queue 1' --ntuple off",

@@ -33,7 +33,7 @@ const ROWS: &[Row] = &[
     (User::Root, "receive tap:", ["'tap:'", "names no interface", "write tap:tap0"]),
     (User::Root, "forward loop: null:", ["'loop:'", "has no name", "write loop:a"]),
     (User::Root, "receive xdp:right/x", ["'right/x'", "is no queue", "write xdp:right/4"]),
-    (User::Root, "receive xdp:right/7 --force", ["xdp:right/7:", "no queue 7", "its queues are 0 to 0"]),
+    (User::Root, "receive xdp:right/7 --force", ["xdp:right/7:", "no queue 7", "its only queue is 0"]),
     (User::Root, "receive xdp:absent", ["xdp:absent:", "there is no interface 'absent'", "there is: "]),
     (
         User::Root,

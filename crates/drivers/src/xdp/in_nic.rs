@@ -249,6 +249,9 @@ impl RulesHeld {
             }
             let name = &self.interface;
             let why = match place.left.first() {
+                _ if u32::from(queue) >= self.queues && self.queues == 1 => {
+                    format!("{name} has one queue, 0")
+                }
                 _ if u32::from(queue) >= self.queues => format!("{name} has {} queues", self.queues),
                 Some(why) => format!(
                     "{why}; an XDP program can't: it reaches no queue but the one that a packet came by"

@@ -133,11 +133,12 @@ impl Opening<'_> {
         rules: &Rules,
     ) -> Result<(), String> {
         let is_steered = !self.options.steer.is_empty();
-        let flag = if is_steered { " (--steer)" } else { "" };
+        // What --ntuple asked for and did not get names that.
+        let flag = |why: &str| if is_steered && !why.ends_with(" require)") { " (--steer)" } else { "" };
         steered
             .in_nic()
             .change(|| ruled.in_nic(), rules, Demand::Firm)
-            .map_err(|why| format!("{why}{flag}"))?;
+            .map_err(|why| format!("{why}{}", flag(&why)))?;
         if is_steered {
             steered.tell(ruled.rules());
         }

@@ -115,8 +115,11 @@ pub(super) fn choose(
     let count = rx_queues.max(tx_queues);
     let range = match choice.queue.map(u32::from) {
         Some(queue) if queue >= count => {
-            let last = count.saturating_sub(1);
-            return Err(format!("{interface} has no queue {queue}: its queues are 0 to {last}"));
+            let there = match count {
+                0 | 1 => "its only queue is 0".into(),
+                _ => format!("its queues are 0 to {}", count - 1),
+            };
+            return Err(format!("{interface} has no queue {queue}: {there}"));
         }
         Some(queue) if options.max_queues.is_some() => {
             return Err(format!("queue {queue} alone is named: leave --queues out, or the queue"));
