@@ -167,6 +167,12 @@ fn all_at_once(guest: &mut Guest) -> Result<(), GuestError> {
         let undone = run(guest, &format!("$BYWASH {undo} >/dev/null; {machine}"))?;
         assert_eq!(undone, nothing, "{undo}");
     }
+    // What is not put back is said.
+    let retaken = "echo igbvf > $NIC/virtfn0/driver_override; echo 0000:01:10.0 > $NIC/virtfn0/driver/unbind
+        echo 0000:01:10.0 > /sys/bus/pci/drivers_probe";
+    let destroyed = run(guest, &format!("{create}; modprobe igbvf; {retaken}; $BYWASH vf destroy $PF"))?;
+    assert!(destroyed.contains("0000:01:10.0 is driven by igbvf by now"), "{destroyed}");
+    assert!(destroyed.ends_with("code 0"), "{destroyed}");
     Ok(())
 }
 

@@ -88,11 +88,11 @@ pub fn give_back(device: &Device) -> Result<String, StateError> {
 }
 
 /// Removes all virtual functions of a NIC, whoever has made them, and undoes what else was done to make them or to them: huge pages
-/// and modules by who has made them, their drivers by anybody.
+/// and modules by who has made them, their drivers by anybody. Returns what was undone with them.
 ///
 /// # Errors
 /// When one is in use, or the kernel refuses.
-pub fn remove_virtual_functions(nic: &Device) -> Result<(), StateError> {
+pub fn remove_virtual_functions(nic: &Device) -> Result<Report, StateError> {
     let address = nic.address().to_string();
     nic.check_virtual_functions_unused()?;
     let functions: Vec<String> =
@@ -101,11 +101,14 @@ pub fn remove_virtual_functions(nic: &Device) -> Result<(), StateError> {
         |change: &Change| matches!(change, Change::VirtualFunctions { device, .. } if *device == address);
     let takes =
         |change: &Change| matches!(change, Change::Driver { device, .. } if functions.contains(device));
-    undo_kept_with(|change, together| takes(change) || together.iter().any(|record| makes(&record.change)))?;
+    let is_meant = |change: &Change, together: &[Record]| {
+        takes(change) || together.iter().any(|record| makes(&record.change))
+    };
+    let report = undo_kept_with(is_meant)?;
     if nic.virtual_functions() != 0 {
         nic.write_virtual_functions(0)?;
     }
-    Ok(())
+    Ok(report)
 }
 
 impl super::State {

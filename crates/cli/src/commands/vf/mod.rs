@@ -268,6 +268,12 @@ fn destroy(nic: &Device) -> Result<bool, Failure> {
         return Ok(true);
     }
     nic.check_virtual_functions_unused()?;
-    state::remove_virtual_functions(nic)?;
-    Ok(true)
+    let report = state::remove_virtual_functions(nic)?;
+    for sentence in &report.left_alone {
+        failure::print(&format!("{sentence}\n"));
+    }
+    for sentence in &report.failed {
+        failure::warn(sentence);
+    }
+    Ok(report.failed.is_empty())
 }
