@@ -126,8 +126,16 @@ fn the_machine_stays_within_reach(guest: &mut Guest) -> Result<(), GuestError> {
     let free = "modprobe vfio-pci; echo 0000:04:02.0 > /sys/bus/pci/drivers/virtio-pci/unbind; $BYWASH bind 0000:04:01.0";
     let together = "bywash bind 0000:04:01.0 0000:04:03.0";
     let alone = run(guest, free)?;
-    assert!(alone.contains(&format!("bind them together: `{together}`")) && alone.ends_with("code 2"), "{alone}");
+    assert!(
+        alone.contains(&format!("bind them together: `{together}`")) && alone.ends_with("code 2"),
+        "{alone}"
+    );
     let drivers = "for i in 1 3; do basename $(readlink /sys/bus/pci/devices/0000:04:0$i.0/driver); done";
+    // The second one's driver can't be chosen.
+    let half = "f=/sys/bus/pci/devices/0000:04:03.0/driver_override; mount --bind /dev/full $f";
+    let half =
+        run(guest, &format!("{half}; $BYWASH {}; echo code $?; umount $f; {drivers}", &together[7..]))?;
+    assert!(half.ends_with("code 2\nigb\nigb\ncode 0"), "{half}");
     let both = run(guest, &format!("$BYWASH {0} --dry-run && $BYWASH {0}; {drivers}", &together[7..]))?;
     assert!(both.contains("0000:04:03.0 would be given to vfio-pci\nvfio-pci\nvfio-pci\n"), "{both}");
     let back = run(guest, &format!("$BYWASH un{}; {drivers}; modprobe -r vfio-pci", &together[7..]))?;

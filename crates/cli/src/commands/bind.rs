@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use bywash_drivers::known;
 use bywash_sys::pci::{Address, Device, Member, NO_IOMMU_CURE, VFIO};
-use bywash_sys::state;
+use bywash_sys::state::{self, Undo};
 use clap::Args as ClapArgs;
 use serde_json::json;
 
@@ -58,6 +58,32 @@ pub(crate) struct UnbindArgs {
     nics: Vec<String>,
 }
 
+/// What was done so far: undone, the last first, unless all comes to a good end.
+#[derive(Default)]
+pub(super) struct Made(Vec<Undo>);
+
+impl Made {
+    pub(super) fn add(&mut self, undo: Undo) {
+        self.0.push(undo);
+    }
+
+    pub(super) fn keep(mut self) {
+        std::mem::take(&mut self.0).into_iter().for_each(Undo::keep);
+    }
+}
+
+impl From<Vec<Undo>> for Made {
+    fn from(undos: Vec<Undo>) -> Self {
+        Self(undos)
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        while self.0.pop().is_some() {}
+    }
+}
+
 /// A NIC by an interface of it, or by its PCI address.
 pub(super) fn find(name: &str) -> Result<Device, Failure> {
     if let Ok(address) = name.parse::<Address>() {
@@ -101,13 +127,15 @@ pub(crate) fn bind(args: &BindArgs) -> Result<bool, Failure> {
     let devices = args.nics.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
     // All are looked at before one is touched.
     devices.iter().try_for_each(|device| check(device, &devices, args.force))?;
+    let mut made = Made::default();
     for device in devices {
         if args.dry_run {
             failure::print(&format!("{} would be given to {VFIO}\n", device.address()));
         } else if device.driver().as_deref() != Some(VFIO) {
-            state::set_driver(&device, Some(VFIO))?.keep();
+            made.add(state::set_driver(&device, Some(VFIO))?);
         }
     }
+    made.keep();
     Ok(true)
 }
 
@@ -133,8 +161,9 @@ pub(super) fn check(device: &Device, together: &[Device], force: bool) -> Result
     };
     let others = group.in_the_way(&[together, std::slice::from_ref(device)].concat());
     if !others.is_empty() {
-        let is_known =
-            |member: &Member| member.device.ids().is_some_and(|(vendor, model)| known(vendor, model).is_some());
+        let is_known = |member: &Member| {
+            member.device.ids().is_some_and(|(vendor, model)| known(vendor, model).is_some())
+        };
         let cure = if others.iter().all(is_known) {
             let all = together.iter().filter(|other| *other != device).chain([device]).map(Device::address);
             let all = all.chain(others.iter().map(|member| member.device.address()));

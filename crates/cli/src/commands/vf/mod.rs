@@ -6,11 +6,11 @@ use std::fmt::Write;
 
 use bywash_sys::pci::{Device, NO_IOMMU_CURE, VFIO};
 use bywash_sys::route::{Route, VfInfo};
-use bywash_sys::state::{self, Undo};
+use bywash_sys::state;
 use clap::{Args as ClapArgs, Subcommand};
 use serde_json::json;
 
-use super::bind::{check, find};
+use super::bind::{Made, check, find};
 use super::setup::{self, HUGE_PAGES};
 use crate::failure::{self, Failure};
 use crate::values;
@@ -124,39 +124,29 @@ fn create(args: &CreateArgs) -> Result<bool, Failure> {
     }
     let mut made = Made::default();
     if args.bind {
-        made.0 = setup::make(args.huge_pages, false)?;
+        made = setup::make(args.huge_pages, false)?.into();
     }
     // What is a program's from the start needs no driver of the kernel's first.
     let unprobed = args.bind.then(|| state::leave_virtual_functions_alone(&nic)).transpose()?;
-    made.0.push(state::set_virtual_functions(&nic, args.count)?);
+    made.add(state::set_virtual_functions(&nic, args.count)?);
     drop(unprobed);
     args.settings.make(&nic, 0..args.count)?;
     let functions = nic.virtual_function_devices();
     if args.bind {
         functions.iter().try_for_each(|function| check(function, &functions, false))?;
         for function in &functions {
-            made.0.push(state::set_driver(function, Some(VFIO))?);
+            made.add(state::set_driver(function, Some(VFIO))?);
         }
     } else if functions.iter().any(|function| function.group().is_none()) {
         failure::warn(&format!(
             "there is no IOMMU, so a virtual function can be no program's: {NO_IOMMU_CURE}"
         ));
     }
-    std::mem::take(&mut made.0).into_iter().for_each(Undo::keep);
+    made.keep();
     for (number, function) in functions.iter().enumerate() {
         failure::print(&format!("{number}  {}\n", function.address()));
     }
     Ok(true)
-}
-
-/// What was done so far: undone, the last first, unless all comes to a good end.
-#[derive(Default)]
-struct Made(Vec<Undo>);
-
-impl Drop for Made {
-    fn drop(&mut self) {
-        while self.0.pop().is_some() {}
-    }
 }
 
 fn set(args: &SetArgs) -> Result<bool, Failure> {
@@ -164,7 +154,11 @@ fn set(args: &SetArgs) -> Result<bool, Failure> {
     interface(&nic)?;
     let there = nic.virtual_functions();
     if args.number >= there {
-        let what = if there == 0 { "none".into() } else { format!("0 to {}", there - 1) };
+        let what = match there {
+            0 => "none".into(),
+            1 => "0 alone".into(),
+            _ => format!("0 to {}", there - 1),
+        };
         return Err(Failure::Usage(format!(
             "{} has no virtual function {}: it has {what}",
             args.nic, args.number
