@@ -136,6 +136,44 @@ fn a_signal_that_ends_it_at_once_gives_the_terminal_back_first() {
 }
 
 #[test]
+fn a_page_that_is_stopped_gives_the_terminal_back_and_takes_it_again() {
+    let pid_file = temporary("stopped");
+    for how in ["Ctrl-Z", "SIGTSTP", "SIGSTOP"] {
+        let mut pty = Pty::open();
+        let before = settings(&pty);
+        // A shell with jobs: it says when one has stopped, and goes on with it as its user does.
+        let words = "bash -c 'echo $$ > \"$0\"; exec \"$@\"' \"$0\" \"$@\"; echo it has stopped; read; fg; echo it has ended";
+        let mut shell = Command::new("setsid");
+        shell.args(["--ctty", "bash", "-mc", words]).arg(&pid_file).arg(env!("CARGO_BIN_EXE_bywash"));
+        let mut shell =
+            pty.run(shell.args(["receive", "null:", "--tui", "--duration", "60s"]).args(QUIET_MEMORY));
+        read_until(&mut pty.master, "packets/s");
+        let pid = std::fs::read_to_string(&pid_file).unwrap().trim().parse().unwrap();
+        let pid = Pid::from_raw(pid).unwrap();
+        match how {
+            "Ctrl-Z" => pty.master.write_all(b"\x1a").unwrap(),
+            "SIGTSTP" => kill_process(pid, Signal::TSTP).unwrap(),
+            _ => kill_process(pid, Signal::STOP).unwrap(),
+        }
+        let stopped = read_until(&mut pty.master, "it has stopped");
+        if how != "SIGSTOP" {
+            assert!(stopped.contains("\x1b[?1049l"), "{how}: {stopped:?}");
+            assert_eq!(settings(&pty).local_modes, before.local_modes, "{how}");
+        }
+        pty.master.write_all(b"\n").unwrap();
+        // All of the page, though nothing of it has changed: also its first line.
+        let shown = read_until(&mut pty.master, "packets/s");
+        assert!(shown.contains("\x1b[?1049h") && shown.contains("receiving"), "{how}: {shown:?}");
+        assert!(!settings(&pty).local_modes.contains(LocalModes::ICANON), "{how}");
+        pty.master.write_all(b"q").unwrap();
+        let rest = read_until(&mut pty.master, "it has ended");
+        assert!(rest.contains("\x1b[?1049l") && rest.contains("packets in "), "{how}: {rest:?}");
+        assert_eq!(end(&mut shell).code(), Some(0), "{how}");
+    }
+    std::fs::remove_file(pid_file).unwrap();
+}
+
+#[test]
 fn a_page_whose_terminal_has_gone_ends_the_run() {
     for words in ["receive null:", "generate null: --rate 1k", "forward null: null:"] {
         // While the page is drawn, and while it stands and keys are waited for.

@@ -17,6 +17,8 @@ pub(super) enum Wish {
     Scroll(isize),
     /// A new picture.
     Redraw,
+    /// That all of the job stops until it is continued.
+    Pause,
 }
 
 const ESCAPE: u8 = 0x1b;
@@ -50,8 +52,9 @@ fn wishes(mut bytes: &[u8]) -> Vec<Wish> {
 
 fn plain(key: u8) -> Option<Wish> {
     Some(match key {
-        // The terminal does not make signals of Ctrl-C, Ctrl-D and Ctrl-\ while it is ours.
+        // The terminal does not make signals of Ctrl-C, Ctrl-D, Ctrl-\ and Ctrl-Z while it is ours.
         b'q' | 0x03 | 0x04 | 0x1c => Wish::End,
+        0x1a => Wish::Pause,
         b'k' => Wish::Scroll(-1),
         b'j' => Wish::Scroll(1),
         // Ctrl-L.
@@ -95,6 +98,7 @@ mod tests {
     #[test]
     fn keys_are_wishes() {
         assert_eq!(wishes(b"c\x03q\x1b"), [Wish::End; 3]);
+        assert_eq!(wishes(b"\x1a"), [Wish::Pause]);
         assert_eq!(wishes(b"j\x1b[A\x1bOB\x1b[1;5Ak"), [1, -1, 1, -1, -1].map(Wish::Scroll));
         assert_eq!(wishes(b"\x1b[5~\x1b[6~\x0c"), [Wish::Scroll(-10), Wish::Scroll(10), Wish::Redraw]);
         assert!(wishes(b"\x1bq\x1b[3~\x1b[\xc3\xb6x").is_empty(), "Alt-q, Del, and what is no key");

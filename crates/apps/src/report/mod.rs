@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bywash_sys::terminal;
 use bywash_sys::worker::Stop;
 use serde::Serialize;
 
@@ -242,6 +243,7 @@ impl Reporter {
             match wish {
                 Wish::End => stop.set(),
                 Wish::Scroll(rows) => page.scroll(*rows),
+                Wish::Pause => terminal::ask_to_stop(),
                 Wish::Redraw => {}
             }
         }

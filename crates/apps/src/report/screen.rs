@@ -3,13 +3,16 @@
 //! It is given back when the [`Screen`] is dropped, and by a panic of any thread before its message is written. Signals
 //! that ask for an end set the run's stop, so they end it the ordinary way; before one that ends the process at once it is
 //! given back by the thread that hears of it. (Nothing can be done about SIGKILL: `reset` helps then.)
+//!
+//! A job that is stopped gives it back as well, and takes it again when it is continued and the terminal is its own: in the
+//! background it goes on without a page.
 
 use std::io::{self, IsTerminal, Stdout, Write};
 use std::mem::ManuallyDrop;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bywash_sys::terminal;
+use bywash_sys::terminal::{self, Guarded};
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
@@ -17,7 +20,7 @@ use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
 };
-use ratatui::layout::Size;
+use ratatui::layout::{Position, Rect, Size};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::keys::{self, Wish};
@@ -32,6 +35,8 @@ pub(super) struct Screen {
     terminal: ManuallyDrop<Terminal<CrosstermBackend<Stdout>>>,
     /// As it was when it was last asked for wishes.
     size: Size,
+    /// It is given back, or to be taken anew, until the terminal is this job's again.
+    is_away: bool,
 }
 
 impl Screen {
@@ -54,13 +59,11 @@ impl Screen {
                 previous(info);
             }));
         });
-        terminal::guard(give_back_at_once)?;
-        enable_raw_mode()?;
-        TAKEN.store(true, Ordering::SeqCst);
-        execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())?;
+        terminal::guard(Guarded { is_taken: || TAKEN.load(Ordering::SeqCst), give_back: give_back_at_once })?;
+        enter()?;
         let terminal = Terminal::new(CrosstermBackend::new(io::stdout())).inspect_err(|_| give_back())?;
         let size = terminal.size().inspect_err(|_| give_back())?;
-        Ok(Self { terminal: ManuallyDrop::new(terminal), size })
+        Ok(Self { terminal: ManuallyDrop::new(terminal), size, is_away: false })
     }
 
     /// Shows `page`, unless a panic has taken the terminal back.
@@ -74,17 +77,44 @@ impl Screen {
         Ok(())
     }
 
-    /// What has been typed since the last call, and that the terminal has another size now. Does not wait.
+    /// What has been typed since the last call, and that the terminal has another size now, or is taken again. Waits only while
+    /// the job is stopped, where that was asked for.
     ///
     /// # Errors
     /// When the terminal is gone.
     pub(super) fn wishes(&mut self) -> io::Result<Vec<Wish>> {
+        if terminal::is_to_stop() {
+            give_back();
+            terminal::stop();
+            self.is_away = true;
+        }
+        if terminal::has_continued() && TAKEN.load(Ordering::SeqCst) {
+            // By SIGSTOP, before which nothing could be done.
+            self.is_away = true;
+        }
+        if self.is_away && !terminal::is_ours()? {
+            TAKEN.store(false, Ordering::SeqCst);
+            return Ok(Vec::new());
+        }
         let mut wishes = keys::typed()?;
+        if std::mem::take(&mut self.is_away) {
+            self.take_again()?;
+            wishes.push(Wish::Redraw);
+        }
         let size = self.terminal.size()?;
         if std::mem::replace(&mut self.size, size) != size {
             wishes.push(Wish::Redraw);
         }
         Ok(wishes)
+    }
+
+    /// Takes the terminal as it may be set now, and forgets what was shown there.
+    fn take_again(&mut self) -> io::Result<()> {
+        // As it was at first; what is kept of that would else be taken for the present.
+        disable_raw_mode()?;
+        enter()?;
+        self.size = self.terminal.size()?;
+        self.terminal.resize(Rect::from((Position::ORIGIN, self.size)))
     }
 }
 
@@ -92,6 +122,13 @@ impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
     }
+}
+
+/// Sets the terminal for a page.
+fn enter() -> io::Result<()> {
+    enable_raw_mode()?;
+    TAKEN.store(true, Ordering::SeqCst);
+    execute!(io::stdout(), EnterAlternateScreen, Hide).inspect_err(|_| give_back())
 }
 
 /// Gives the terminal back, once. There is nowhere to complain to.
