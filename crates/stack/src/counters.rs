@@ -83,6 +83,8 @@ counters! {
         tcp_retransmitted,
         /// Times that a connection's retransmission timer ran out.
         tcp_timeouts,
+        /// Those that were taken back, several in a row as one: nothing was lost, what was out had taken its time.
+        tcp_timeouts_undone,
         /// Times that losses were found by acknowledgments, before a timeout (fast retransmit and recovery).
         tcp_recoveries,
         /// Of them, those that were taken back: what was sent again had only been overtaken.

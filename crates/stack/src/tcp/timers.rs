@@ -171,7 +171,9 @@ impl Connection {
         }
         // RFC 5681, equation 4, but once only for the same data.
         if self.phase != Phase::Loss {
+            let undo = if self.phase == Phase::Open { self.remember_timeout() } else { None };
             self.reduce();
+            self.undo = undo;
         }
         // RFC 6582, 3.2 (4): each time, for what went out since the last one is lost, too.
         (self.phase, self.recover) = (Phase::Loss, self.nxt);

@@ -1,5 +1,5 @@
-//! Taking back what a recovery has changed when all that it sent again had arrived (RFC 3522, RFC 3708, RFC 4015): packets had
-//! only been overtaken.
+//! Taking back what a recovery or a timeout has changed when all that was sent again had arrived (RFC 3522, RFC 3708, RFC 4015):
+//! packets had only been overtaken, or had taken their time.
 
 use super::congestion::{Congestion, Window};
 use super::connection::{Connection, Phase};
@@ -8,10 +8,10 @@ use super::seq::Seq;
 use crate::Timestamp;
 use crate::stack::Context;
 
-/// Copies that are remembered of one recovery. A recovery of more is not taken back.
+/// Copies that are remembered of one recovery or timeout. Of more nobody asks whether all of them came twice.
 const COPIES: usize = 64;
 
-/// How it was before a recovery, and what would show that it was in vain.
+/// How it was before a recovery or a timeout, and what would show that it was in vain.
 #[derive(Debug)]
 pub(super) struct Undo {
     congestion: Congestion,
@@ -24,6 +24,8 @@ pub(super) struct Undo {
     copied: bool,
     /// Blocks can't show any more that nothing was lost.
     spoiled: bool,
+    /// It was a timeout.
+    timeout: bool,
 }
 
 impl Undo {
@@ -52,8 +54,24 @@ impl Undo {
 impl Connection {
     /// Remembers how it is before a recovery. Nobody can tell whether a probe's copy or one of the recovery's came twice.
     pub(super) fn remember(&self) -> Option<Box<Undo>> {
-        let probed = self.probe().is_some_and(|probe| probe.copy);
-        (self.sack && !probed).then(|| {
+        self.undo_of(self.is_probed())
+    }
+
+    /// Remembers how it is before a timeout. When a probe has sent the last segment again, clocks can still tell whether the copy of
+    /// the first one was needed, unless that is the same.
+    pub(super) fn remember_timeout(&self) -> Option<Box<Undo>> {
+        let probed = self.is_probed();
+        let mut undo = self.undo_of(probed && self.nxt - self.una <= self.window.mss)?;
+        (undo.spoiled, undo.timeout) = (probed, true);
+        Some(undo)
+    }
+
+    fn is_probed(&self) -> bool {
+        self.probe().is_some_and(|probe| probe.copy)
+    }
+
+    fn undo_of(&self, hopeless: bool) -> Option<Box<Undo>> {
+        (self.sack && !hopeless).then(|| {
             Box::new(Undo {
                 congestion: self.congestion.clone(),
                 // RFC 4015, 3.1 (0): pipe_prev
@@ -62,6 +80,7 @@ impl Connection {
                 first: None,
                 copied: false,
                 spoiled: false,
+                timeout: false,
             })
         })
     }
@@ -74,7 +93,7 @@ impl Connection {
         }
     }
 
-    /// Takes a recovery back if an acknowledgment shows that it was in vain. `bytes` have arrived with it, `echoed` is the
+    /// Takes a recovery or a timeout back if an acknowledgment shows that it was in vain. `bytes` have arrived with it, `echoed` is the
     /// millisecond in which that was sent whose clock it echoes, `reported` what it says to have come twice.
     pub(super) fn take_back(
         &mut self,
@@ -99,18 +118,35 @@ impl Connection {
             in_vain |= undo.copied && undo.copies.is_empty() && !undo.spoiled;
         }
         if in_vain && let Some(undo) = self.undo.take() {
-            cx.counters.tcp_recoveries_undone += 1;
+            let counter = if undo.timeout {
+                &mut cx.counters.tcp_timeouts_undone
+            } else {
+                &mut cx.counters.tcp_recoveries_undone
+            };
+            *counter += 1;
             self.congestion = undo.congestion;
             self.window.threshold = undo.threshold;
+            // What a recovery has taken for lost makes the window no larger by being on its way: acknowledgments of it do.
+            let mut out = self.pipe();
+            match std::mem::replace(&mut self.phase, Phase::Open) {
+                Phase::Open => {}
+                Phase::Recovery => {
+                    self.board.recovered();
+                    // What was taken for lost had been overtaken (RFC 8985, 6.2, step 3).
+                    self.board.overtaken_since(self.una);
+                    self.board.expect_lost(false);
+                }
+                Phase::Loss => {
+                    self.timeouts.over(cx.now);
+                    // A probe's copy was late, too.
+                    self.board.expect_lost(true);
+                    out = self.pipe();
+                }
+            }
             // RFC 4015, 3.1 (9): no burst; slow start leads back to where it was.
             let initial = Window::initial(self.window.mss).congestion;
-            let window = self.pipe().saturating_add(bytes.min(initial));
+            let window = out.saturating_add(bytes.min(initial));
             self.window.congestion = self.window.congestion.max(window);
-            if self.phase == Phase::Recovery {
-                self.phase = Phase::Open;
-                self.board.recovered();
-                self.board.expect_lost(self.una);
-            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Recoveries that are taken back, since all that was sent again had only been overtaken.
+//! Recoveries and timeouts that are taken back, since all that was sent again had only been overtaken, or had taken its time.
 
 use std::time::Duration;
 
@@ -141,6 +141,96 @@ fn an_echo_of_the_copy_says_nothing() {
     let (mut t, id, _) = by_the_clock();
     t.peer(". 1:1(0) ack 5001 win 30000 <TS 103>");
     assert_eq!(info(&t, id).snd_ssthresh, 6300);
+}
+
+/// Nothing comes back until the retransmission timer goes off. What goes out meanwhile.
+fn silence(t: &mut Trace, id: ConnectionId) -> Vec<String> {
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        t.pass(Duration::from_millis(10));
+        sent.extend(t.output());
+        if info(t, id).ca_state == 4 {
+            return sent;
+        }
+    }
+    panic!("no timeout: {sent:?}");
+}
+
+/// Ten segments are out, the network keeps them for long, and the first goes out again. With what our clock was when they left.
+fn late() -> (Trace, ConnectionId, u32) {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1012,sackOK,TS 100", "<TS 101>");
+    t.send(id, 10_000);
+    t.output();
+    let first = t.clock;
+    let copies = silence(&mut t, id);
+    assert_eq!(copies.last().unwrap().split(' ').nth(1), Some("1:1001(1000)"), "{copies:?}");
+    let after = info(&t, id);
+    assert_eq!((after.ca_state, after.snd_ssthresh), (4, 7000), "{copies:?}");
+    assert!(after.lost > 1, "{copies:?}");
+    (t, id, first)
+}
+
+#[test]
+fn after_a_timeout_an_echo_of_the_original_says_that_all_is_on_its_way() {
+    let (mut t, id, first) = late();
+    let (rto, since) = (info(&t, id).rto, info(&t, id).total_retrans);
+    t.clock = first;
+    t.peer(". 1:1(0) ack 1001 win 30000 <TS 103>");
+    // Nothing goes out again of what the timer had taken for lost.
+    assert_eq!(t.output(), [""; 0]);
+    let after = info(&t, id);
+    assert_eq!((after.ca_state, after.snd_ssthresh, after.total_retrans), (0, u32::MAX, since));
+    assert!(after.snd_cwnd >= 10_000 && after.rto > rto / 2, "{after:?}");
+    // What comes next goes out at once.
+    t.send(id, 1000);
+    t.sends(&["P. 10001:11001(1000) ack 1 win 65535 <TS ecr 103>"]);
+    t.peer(". 1:1(0) ack 11001 win 30000 <TS 104>");
+    assert_eq!((info(&t, id).unacked, info(&t, id).total_retrans), (0, since));
+    let counters = t.host.stack.counters();
+    assert_eq!(
+        (counters.tcp_timeouts, counters.tcp_timeouts_undone, counters.tcp_recoveries_undone),
+        (1, 1, 0)
+    );
+}
+
+#[test]
+fn after_a_timeout_an_echo_of_the_copy_says_nothing() {
+    let (mut t, id, _) = late();
+    t.peer(". 1:1(0) ack 1001 win 30000 <TS 103>");
+    assert!(!t.output().is_empty());
+    assert_eq!((info(&t, id).ca_state, info(&t, id).snd_ssthresh), (4, 7000));
+}
+
+#[test]
+fn a_probe_and_a_timeout_of_the_same_segment_cannot_be_told_apart() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1012,sackOK,TS 100", "<TS 101>");
+    t.send(id, 1000);
+    t.output();
+    let first = t.clock;
+    assert_eq!(silence(&mut t, id).len(), 2);
+    let reduced = info(&t, id).snd_ssthresh;
+    assert_ne!(reduced, u32::MAX);
+    // Of the original, or of the probe: either is older than the timeout's copy.
+    t.clock = first;
+    t.peer(". 1:1(0) ack 1001 win 30000 <TS 103>");
+    assert_eq!((info(&t, id).snd_ssthresh, t.host.stack.counters().tcp_timeouts_undone), (reduced, 0));
+}
+
+#[test]
+fn what_a_timeout_has_sent_again_and_came_twice_was_not_lost() {
+    let mut t = Trace::new();
+    let id = t.accept(30_000, "mss 1000,sackOK", "");
+    // Not all of it at once: the probe is new data, and no copy.
+    t.send(id, 12_000);
+    assert_eq!(t.output().len(), 10);
+    let first = ". 1:1001(1000) ack 1 win 65535";
+    assert_eq!(silence(&mut t, id).last().unwrap(), first);
+    t.peer(". 1:1(0) ack 11001 win 30000");
+    assert_ne!(info(&t, id).snd_ssthresh, u32::MAX);
+    t.peer(". 1:1(0) ack 11001 win 30000 <sack 1:1001>");
+    assert_eq!((info(&t, id).snd_ssthresh, info(&t, id).ca_state), (u32::MAX, 0));
 }
 
 #[test]

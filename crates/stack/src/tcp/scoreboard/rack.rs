@@ -31,22 +31,25 @@ impl Scoreboard {
         }
     }
 
-    /// What was taken for lost had only been overtaken: what of it was not sent again is on its way, and no later than others that
-    /// are overtaken (RFC 8985, 6.2, step 3).
-    pub(in crate::tcp) fn expect_lost(&mut self, una: Seq) {
+    /// What arrived had overtaken the first that has not.
+    pub(in crate::tcp) fn overtaken_since(&mut self, una: Seq) {
         let overtaken = self.highest.filter(|highest| highest.after(una)).map_or(1, |highest| highest - una);
         self.note_reordering(overtaken);
-        let mut sendings = Vec::new();
-        for sent in self.sent.iter_mut().filter(|sent| sent.fate == Fate::Lost && !sent.retransmitted) {
-            let Sent { at, start, end, .. } = *sent;
+    }
+
+    /// What was taken for lost is on its way, and no later than others are overtaken; `copies`: also what had been sent again.
+    pub(in crate::tcp) fn expect_lost(&mut self, copies: bool) {
+        let is_late = |sent: &&mut Sent| sent.fate == Fate::Lost && (copies || !sent.retransmitted);
+        for sent in self.sent.iter_mut().filter(is_late) {
             sent.fate = Fate::InFlight;
-            self.lost -= end - start;
-            self.in_flight += end - start;
-            sendings.push(Sending { at, start, end });
+            self.lost -= sent.len();
+            self.in_flight += sent.len();
         }
-        sendings.extend(self.sendings.drain(..));
+        let expected = self.sent.iter().filter(|sent| sent.fate == Fate::InFlight);
+        let mut sendings: Vec<_> =
+            expected.map(|&Sent { at, start, end, .. }| Sending { at, start, end }).collect();
         sendings.sort_by_key(|sending| sending.at);
-        self.sendings = sendings.into();
+        (self.sendings, self.listed) = (sendings.into(), true);
     }
 
     /// RFC 8985, 6.2, step 5: marks what is lost. Returns how long until something else would be.
