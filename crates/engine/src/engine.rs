@@ -1,7 +1,8 @@
 //! One engine: a worker's turn with its queues, its stack and its program.
 //!
 //! Packets that another engine's stack has the flow of, and packets for a port that another engine sends for, go over
-//! by hand-off rings, as they are. A ring that is full loses the ones and counts it, like a NIC's; the others wait.
+//! by hand-off rings, as they are. A ring of the ones that is full loses packets and counts it, like a NIC's. The others have a ring of
+//! their own, which is emptied only as fast as the wire takes them: behind a full one they wait in their stack.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -55,14 +56,12 @@ pub(crate) enum Handed {
     Received(PortId, Packet),
     /// What came in in pieces is whole, and shows its ports: the other's stack has its flow.
     Reassembled(Reassembled),
-    /// A packet is to go out by a port that the other sends for.
-    ToSend(PortId, Packet),
 }
 
 impl Handed {
     fn into_packet(self) -> Packet {
         match self {
-            Self::Received(_, packet) | Self::ToSend(_, packet) => packet,
+            Self::Received(_, packet) => packet,
             Self::Reassembled(whole) => whole.into_packet(),
         }
     }
@@ -109,10 +108,56 @@ pub(crate) struct Queues {
     pub(crate) rx: Vec<Box<dyn RxQueue>>,
     /// Only the first sends.
     pub(crate) tx: Vec<Box<dyn TxQueue>>,
-    /// Which engine sends for us where we have no queue to send by.
-    pub(crate) sender: usize,
+    /// To the engine that sends for us, where we have no queue to send by.
+    pub(crate) sender: Option<Sender<Packet>>,
+    /// From the engines that we send for.
+    pub(crate) others: Vec<Receiver<Packet>>,
+    /// Who is asked first for what is to be sent next: our own stack at 0, then the others.
+    pub(crate) first: usize,
+    /// The control's, which are few, and go before all others.
+    pub(crate) urgent: Batch,
     /// On their way out.
     pub(crate) waiting: Batch,
+}
+
+impl Queues {
+    pub(crate) fn new(port: PortId) -> Self {
+        let (rx, tx, others) = (Vec::new(), Vec::new(), Vec::new());
+        let (urgent, waiting) = (Batch::new(), Batch::new());
+        Self { port, rx, tx, sender: None, others, first: 0, urgent, waiting }
+    }
+
+    /// Brings what is to be sent, as much as there is room for. Where that is little, the stack and the others take turns: who comes
+    /// after the last that had something begins the next time.
+    #[inline]
+    fn fill(&mut self, stack: &mut Stack) {
+        let Self { port, others, first, urgent, waiting, .. } = self;
+        if !urgent.is_empty() {
+            waiting.extend(urgent.drain_front(waiting.room()));
+        }
+        if others.is_empty() {
+            return stack.transmit(*port, waiting);
+        }
+        let begin = *first;
+        for i in 0..=others.len() {
+            let (room, who) = (waiting.room(), (begin + i) % (others.len() + 1));
+            if room == 0 {
+                break;
+            }
+            match who.checked_sub(1) {
+                None => stack.transmit(*port, waiting),
+                Some(other) => waiting.extend(others[other].take_some(room)),
+            }
+            if waiting.room() < room {
+                *first = (who + 1) % (others.len() + 1);
+            }
+        }
+    }
+
+    /// Whether others have handed over what could be sent now. What waits for room is looked at again without a bell.
+    fn has_news(&self) -> bool {
+        self.waiting.is_empty() && self.others.iter().any(|ring| !ring.is_empty())
+    }
 }
 
 /// What an engine counts beside its stack.
@@ -223,7 +268,7 @@ impl Engine {
     }
 
     pub(crate) fn add_port(&mut self, queues: Queues) {
-        if queues.tx.is_empty() && !self.is_sent_for() {
+        if queues.sender.is_some() && !self.is_sent_for() {
             self.parts.leaving.fetch_add(1, Ordering::Relaxed);
         }
         self.parts.ports.push(queues);
@@ -231,7 +276,12 @@ impl Engine {
 
     /// Whether another engine sends for it on some port.
     fn is_sent_for(&self) -> bool {
-        self.parts.ports.iter().any(|port| port.tx.is_empty())
+        self.parts.ports.iter().any(|port| port.sender.is_some())
+    }
+
+    /// What wakes it.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.parts.bell
     }
 
     /// Why its program could not begin.
@@ -246,6 +296,7 @@ impl Engine {
     pub(crate) fn close(self) {
         let Parts { ports, mut pool, .. } = self.parts;
         for mut port in ports {
+            pool.give_batch(&mut port.urgent);
             pool.give_batch(&mut port.waiting);
             port.tx.into_iter().for_each(|tx| tx.close(&mut pool));
             port.rx.into_iter().for_each(|rx| rx.close(&mut pool));
@@ -276,13 +327,13 @@ impl Engine {
         received
     }
 
-    /// Takes what other engines have handed over, so much at most of each.
-    fn take_over(&mut self, now: Timestamp, most: usize) -> usize {
-        let Parts { ports, pool, stack, from_engines, .. } = &mut self.parts;
+    /// Takes what other engines have handed over for our stack.
+    fn take_over(&mut self, now: Timestamp) -> usize {
+        let Parts { pool, stack, from_engines, .. } = &mut self.parts;
         let mut taken = 0;
         for ring in from_engines {
             let mut last = None;
-            for _ in 0..most {
+            for _ in 0..BATCH {
                 let Some(handed) = ring.take() else { break };
                 taken += 1;
                 match handed {
@@ -294,7 +345,6 @@ impl Engine {
                         last = Some(port);
                     }
                     Handed::Reassembled(whole) => stack.take_reassembled(now, whole, pool),
-                    Handed::ToSend(port, packet) => send(ports, port, packet, &mut self.counters, pool),
                 }
             }
             if let Some(port) = last {
@@ -459,34 +509,32 @@ impl Engine {
     fn transmit(&mut self) -> usize {
         let Parts { ports, pool, stack, to_engines, .. } = &mut self.parts;
         let mut sent = 0;
-        for Queues { port, tx, sender, waiting, .. } in ports {
+        for port in ports {
             for _ in 0..TX_BATCHES {
-                stack.transmit(*port, waiting);
-                if waiting.is_empty() {
+                port.fill(stack);
+                if port.waiting.is_empty() {
                     break;
                 }
-                match tx.first_mut() {
-                    Some(tx) => sent += tx.tx(pool, waiting),
-                    None => {
-                        let room =
-                            to_engines.get(*sender).map_or(0, |ring| ring.as_ref().map_or(0, Sender::room));
-                        let ready = waiting.len().min(room);
-                        let mut others = hand_over(to_engines, &mut self.counters, pool);
-                        for packet in waiting.drain_front(ready) {
-                            others(*sender, Handed::ToSend(*port, packet));
-                        }
-                        sent += ready;
-                    }
+                if let Some(tx) = port.tx.first_mut() {
+                    sent += tx.tx(pool, &mut port.waiting);
+                } else if let Some(ring) = &mut port.sender {
+                    let ready = port.waiting.len().min(ring.room());
+                    let handed = ring.put_some(port.waiting.drain_front(ready));
+                    self.counters.handed_over += handed as u64;
+                    sent += handed;
                 }
-                if !waiting.is_empty() {
+                if !port.waiting.is_empty() {
                     break;
                 }
             }
-            for tx in tx {
+            for tx in &mut port.tx {
                 tx.flush(pool);
             }
+            if let Some(ring) = &mut port.sender {
+                ring.flush();
+            }
         }
-        self.parts.to_engines.iter_mut().flatten().for_each(Sender::flush);
+        to_engines.iter_mut().flatten().for_each(Sender::flush);
         sent
     }
 
@@ -495,10 +543,7 @@ impl Engine {
         loop {
             let now = self.parts.clock.now();
             let before = self.in_flight();
-            // Nothing is lost at the end that only has to wait.
-            let room = self.parts.ports.iter().map(|port| port.waiting.room()).min().unwrap_or(0);
-            let most = (room / self.parts.from_engines.len().max(1)).max(usize::from(room > 0));
-            let moved = self.take_over(now, most) + self.transmit();
+            let moved = self.take_over(now) + self.transmit();
             let waits = moved > 0 || self.is_sending() || self.is_handing_over();
             if moved > 0 || self.in_flight() < before {
                 end.moves_on();
@@ -524,9 +569,7 @@ impl Engine {
 
     /// Whether an engine that sends for this one has not taken everything yet.
     fn is_handing_over(&self) -> bool {
-        let Parts { ports, to_engines, .. } = &self.parts;
-        let senders = ports.iter().filter(|port| port.tx.is_empty()).map(|port| port.sender);
-        let mut rings = senders.filter_map(|sender| to_engines.get(sender)?.as_ref());
+        let mut rings = self.parts.ports.iter().filter_map(|port| port.sender.as_ref());
         rings.any(|ring| !ring.is_empty())
     }
 
@@ -561,19 +604,16 @@ fn hand_over<'a>(
     }
 }
 
-/// Lays a packet of somebody else's beside our own.
+/// Lays a packet of the control's before our own.
 fn send(ports: &mut [Queues], port: PortId, packet: Packet, counters: &mut EngineCounters, pool: &mut Pool) {
     let Some(queues) = ports.iter_mut().find(|queues| queues.port == port) else {
         return pool.give_packet(packet);
     };
-    if let (0, Some(tx)) = (queues.waiting.room(), queues.tx.first_mut()) {
-        tx.tx(pool, &mut queues.waiting);
-    }
-    if queues.waiting.room() == 0 || queues.tx.is_empty() {
+    if queues.urgent.room() == 0 || queues.tx.is_empty() {
         counters.ring_full += 1;
         return pool.give_packet(packet);
     }
-    queues.waiting.push(packet);
+    queues.urgent.push(packet);
 }
 
 impl Task for Engine {
@@ -584,7 +624,7 @@ impl Task for Engine {
         let now = self.parts.clock.now();
         let mut done = self.listen(now);
         done += self.receive(now);
-        done += self.take_over(now, BATCH);
+        done += self.take_over(now);
         self.give_whole(now);
         done += self.work(now);
         self.ask();
@@ -603,7 +643,9 @@ impl Task for Engine {
         // All of them, also after one that says no: they are asked again before the next sleep.
         let queues = ports.iter_mut().flat_map(|port| &mut port.rx);
         let armed = queues.fold(true, |armed, rx| rx.arm() & armed);
-        bell.arm(|| from_control.is_empty() && from_engines.iter().all(Receiver::is_empty)) & armed
+        let none_sends = || !ports.iter().any(Queues::has_news);
+        bell.arm(|| from_control.is_empty() && from_engines.iter().all(Receiver::is_empty) && none_sends())
+            & armed
     }
 
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
@@ -631,7 +673,7 @@ impl Task for Engine {
             program.end(now);
         }
         let mut end = End::begin();
-        // Who still goes about its turns loses what it is handed while its queue is full; who ends waits for the queue.
+        // Who still goes about its turns may sleep while its queue is full; who ends looks again at once.
         self.parts.ending.fetch_add(1, Ordering::Release);
         while self.is_sent_for() && !self.all_are_ending() && monotonic() < end.until {
             std::thread::yield_now();

@@ -142,6 +142,14 @@ impl<T> Sender<T> {
         Ok(())
     }
 
+    /// Puts several in, if there is [room](Sender::room) for all of them, and says how many.
+    pub(crate) fn put_some(&mut self, things: impl ExactSizeIterator<Item = T>) -> usize {
+        let Ok(chunk) = self.ring.write_chunk_uninit(things.len()) else { return 0 };
+        let put = chunk.fill_from_iter(things);
+        self.news |= put > 0;
+        put
+    }
+
     /// Wakes the other thread if it sleeps and something was put in: once for many.
     #[inline]
     pub(crate) fn flush(&mut self) {
@@ -166,6 +174,12 @@ impl<T> Receiver<T> {
     #[inline]
     pub(crate) fn take(&mut self) -> Option<T> {
         self.0.pop().ok()
+    }
+
+    /// Takes so many at most; what is not asked for stays.
+    pub(crate) fn take_some(&mut self, most: usize) -> impl Iterator<Item = T> {
+        let count = self.0.slots().min(most);
+        self.0.read_chunk(count).into_iter().flatten()
     }
 
     #[inline]

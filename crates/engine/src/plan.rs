@@ -223,13 +223,18 @@ fn deal(plan: &mut Plan, queues: Vec<Vec<QueuePair>>) {
     for (pairs, id) in queues.into_iter().zip(0..) {
         let port = PortId(id);
         let first = pairs.iter().position(|pair| pair.tx.is_some()).unwrap_or_default() % count;
-        let mut parts: Vec<Queues> = (0..count)
-            .map(|_| Queues { port, rx: Vec::new(), tx: Vec::new(), sender: first, waiting: Batch::new() })
-            .collect();
+        let mut parts: Vec<Queues> = (0..count).map(|_| Queues::new(port)).collect();
         for (number, QueuePair { rx, tx }) in pairs.into_iter().enumerate() {
             let part = &mut parts[number % count];
             part.rx.extend(rx);
             part.tx.extend(tx);
+        }
+        for number in (0..count).filter(|number| *number != first) {
+            if parts[number].tx.is_empty() {
+                let (sender, receiver) = ring(HANDOFF, plan.engines[first].bell());
+                parts[number].sender = Some(sender);
+                parts[first].others.push(receiver);
+            }
         }
         for (engine, part) in plan.engines.iter_mut().zip(parts) {
             engine.add_port(part);

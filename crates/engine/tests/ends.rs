@@ -8,8 +8,8 @@ use bywash_engine::port::{QueuePair, RxQueue, TxQueue};
 use bywash_engine::stack::frame::{Arena, Batch, Pool};
 use bywash_engine::stack::wire::Mac;
 use bywash_engine::stack::{
-    CloseReason, Control, Event, Host, Interface, InterfaceId, Listen, Medium, Offloads, PortId, Prefix,
-    Timestamp,
+    CloseReason, ConnectionId, Control, Event, Host, Interface, InterfaceId, Listen, Medium, Offloads,
+    PortId, Prefix, Timestamp,
 };
 use bywash_engine::sys::worker::Stop;
 use bywash_engine::{Handle, Instance, Io, Options, Program};
@@ -97,19 +97,24 @@ impl Peer {
     fn run(&mut self, count: usize, patience: Duration, wanted: impl Fn(&Event) -> bool) -> usize {
         let (until, mut seen, mut batch) = (Instant::now() + patience, 0, Batch::new());
         while seen < count && Instant::now() < until {
-            let now = self.now();
-            self.rx.rx(&mut self.pool, &mut batch);
-            self.host.receive(now, PortId(0), &mut batch, &mut self.pool);
-            self.host.advance(now, &mut self.pool);
-            seen += self.host.stack.events().filter(&wanted).count();
-            self.host.transmit(PortId(0), &mut batch);
-            while !batch.is_empty() {
-                self.tx.tx(&mut self.pool, &mut batch);
-                self.tx.flush(&mut self.pool);
-                std::thread::yield_now();
-            }
+            self.turn(&mut batch, |event| seen += usize::from(wanted(&event)));
         }
         seen
+    }
+
+    /// Takes what the batch holds, and answers.
+    fn turn(&mut self, batch: &mut Batch, each: impl FnMut(Event)) {
+        let now = self.now();
+        self.rx.rx(&mut self.pool, batch);
+        self.host.receive(now, PortId(0), batch, &mut self.pool);
+        self.host.advance(now, &mut self.pool);
+        self.host.stack.events().for_each(each);
+        self.host.transmit(PortId(0), batch);
+        while !batch.is_empty() {
+            self.tx.tx(&mut self.pool, batch);
+            self.tx.flush(&mut self.pool);
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -176,6 +181,82 @@ fn all_are_reset(port: &str, cores: Vec<usize>) {
     let lost =
         summary.figures.iter().map(|figures| figures.stack.no_memory + figures.engine.ring_full).sum::<u64>();
     assert_eq!((summary.errors, lost), (Vec::new(), 0));
+}
+
+/// Connections that each engine sends on: as many on each, however the hash spreads those that are open.
+const BULK: usize = 8;
+/// Connections that are open then: an engine has fewer than [`BULK`] of them once in a million runs.
+const SPREAD: usize = 48;
+
+/// Sends its engine's number without end.
+struct Bulk {
+    number: u8,
+    connections: Vec<ConnectionId>,
+    again: Option<Timestamp>,
+}
+
+impl Program for Bulk {
+    fn listens(&self) -> Vec<Listen> {
+        vec![Listen { local: None, port: 7, backlog: 1 << 10 }]
+    }
+
+    fn turn(&mut self, events: &[Event], io: &mut Io<'_>) {
+        self.connections.extend(events.iter().filter_map(|event| match event {
+            Event::Accepted { connection, .. } => Some(*connection),
+            _ => None,
+        }));
+        self.connections.truncate(BULK);
+        for id in &self.connections {
+            io.send(*id, &[self.number; 60_000]).unwrap();
+        }
+        self.again = Some(io.now() + Duration::from_millis(1));
+    }
+
+    fn next_deadline(&self) -> Option<Timestamp> {
+        self.again
+    }
+}
+
+#[test]
+fn an_engine_without_a_queue_waits_for_a_full_wire_and_has_its_share_of_it() {
+    let arena = Arena::new(vec![0; 128 << 20]).unwrap();
+    let options = OpenOptions { ring: Some(256), ..OpenOptions::default() };
+    let open_end = || open(&"loop:shared".parse().unwrap(), &options, arena).unwrap().port;
+    let (ours, mut theirs) = (open_end(), open_end());
+    let Some(QueuePair { rx: Some(rx), tx: Some(tx) }) = theirs.queues().pop() else { panic!("both ways") };
+    let mut peer = Peer::new(rx, tx, arena.pool(8000).unwrap());
+    let configure = Box::new(|control: &mut Control, now: Timestamp, ids: &[InterfaceId]| {
+        control.set_mtu(ids[0], 1500)?;
+        control.add_address(now, ids[0], "10.0.0.1/24".parse().unwrap())
+    });
+    let (options, stop) = (Options { cores: vec![0, 0], ..Options::default() }, Stop::new().unwrap());
+    let instance = Instance::start(vec![ours], arena, &options, &stop, configure, &mut |number, _| {
+        Box::new(Bulk { number: u8::try_from(number).unwrap(), connections: Vec::new(), again: None })
+    })
+    .unwrap();
+    (0..SPREAD).for_each(|_| peer.connect());
+    let (mut ids, mut bytes, mut read) = (Vec::new(), [0_usize; 2], vec![0; 1 << 16]);
+    while peer.start.elapsed() < Duration::from_secs(3) {
+        // The wire takes eight packets a millisecond, at most.
+        std::thread::sleep(Duration::from_millis(1));
+        peer.turn(&mut Batch::with_limit(8), |event| {
+            if let Event::Connected(id) = event {
+                ids.push(id);
+            }
+        });
+        for id in &ids {
+            let (now, stack) = (peer.now(), &mut peer.host.stack);
+            while let Ok(count @ 1..) = stack.receive_copy(now, *id, &mut read, &mut peer.pool) {
+                bytes[usize::from(read[0])] += count;
+            }
+        }
+    }
+    let lost: u64 = instance.handle().figures().iter().map(|figures| figures.engine.ring_full).sum();
+    assert_eq!((ids.len(), lost), (SPREAD, 0));
+    let [most, least] = [bytes.iter().max(), bytes.iter().min()].map(Option::unwrap);
+    // The wire takes as many packets of each; what is in one is the connections' own.
+    assert!(most / 3 < *least, "{bytes:?}");
+    assert_eq!(instance.close().errors, Vec::<String>::new());
 }
 
 /// One of several that has no port left to connect from, say.
