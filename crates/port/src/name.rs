@@ -156,7 +156,9 @@ pub enum NameError {
     #[error("'{0}' stands there twice: leave one out")]
     Twice(String),
     /// Not an interface's name.
-    #[error("'{0}' can't be an interface: at most 15 bytes, no blank, no '/', not '.' or '..'")]
+    #[error(
+        "'{0}' can't be an interface: at most 15 bytes, no blank, no '/', no ':', no '%', not '.' or '..'"
+    )]
     Interface(String),
     /// What follows `/` is no queue.
     #[error("'{0}' is no queue: write xdp:{1}/4 for queue 4, xdp:{1}/4/rx for its receiving half")]
@@ -254,12 +256,13 @@ fn nic<'a>(kind: &str, name: &'a str) -> Result<(&'a str, NicOptions), NameError
     Ok((device, options))
 }
 
-/// The kernel's own rule for names (`dev_valid_name`).
+/// The kernel's own rule for names (`dev_valid_name`), and no `%`: whoever makes an interface writes `%d` for a number of the kernel's
+/// choice, so none is called so.
 fn interface(name: &str) -> Result<String, NameError> {
     let bad = name.is_empty()
         || name.len() > 15
         || matches!(name, "." | "..")
-        || name.contains(|c: char| c.is_whitespace() || matches!(c, '/' | ':' | '\0'));
+        || name.contains(|c: char| c.is_whitespace() || matches!(c, '/' | ':' | '%' | '\0'));
     if bad { Err(NameError::Interface(name.into())) } else { Ok(name.into()) }
 }
 
@@ -347,6 +350,7 @@ mod tests {
         assert_eq!(error("tap:."), NameError::Interface(".".into()));
         assert_eq!(error("tap:0123456789abcdef"), NameError::Interface("0123456789abcdef".into()));
         assert_eq!(error("packet:a b"), NameError::Interface("a b".into()));
+        assert_eq!(error("tap:foo%d"), NameError::Interface("foo%d".into()));
         for mtu in ["", "x", "1499", "9711", "65536", "-1", "1500/rx"] {
             assert_eq!(error(&format!("pci:a/mtu={mtu}")), NameError::Mtu(mtu.into(), "pci:a".into()));
         }
