@@ -94,6 +94,9 @@ pub enum Broken {
     /// A packet is of an interface that was not described.
     #[error("a packet of interface {0} begins there, which no block before has described")]
     Interface(u32),
+    /// A section describes more interfaces than are kept.
+    #[error("an interface begins there, and its section has {max} already: no more are kept", max = crate::MAX_INTERFACES)]
+    TooManyInterfaces,
     /// A section's byte order cannot be told.
     #[error("a section begins there with {0:02x?}, which tells no byte order")]
     ByteOrder([u8; 4]),

@@ -40,3 +40,5 @@ pub use write::{Bytes, Comment, Format, Interface, Statistics};
 
 /// The longest packet that is read, in bytes; the same as libpcap's and tcpdump's limit.
 pub const MAX_PACKET: usize = 1 << 18;
+/// The most interfaces that are kept of one section, in whose place a hostile file could have any number.
+pub const MAX_INTERFACES: usize = 1 << 16;

@@ -4,7 +4,7 @@ use std::io::Read;
 
 use crate::input::{Input, Order};
 use crate::read::Found;
-use crate::{Broken, Link, MAX_PACKET, ReadError};
+use crate::{Broken, Link, MAX_INTERFACES, MAX_PACKET, ReadError};
 
 /// Begins a section; the same in both byte orders.
 pub(crate) const SECTION: u32 = 0x0a0d_0d0a;
@@ -182,6 +182,9 @@ impl Ng {
             let body = &block[8..block.len() - 4];
             let found = match kind {
                 SECTION => section(self.order, body, length, offset).map(|()| None)?,
+                INTERFACE if self.interfaces.len() == MAX_INTERFACES => {
+                    return Err(broken(Broken::TooManyInterfaces));
+                }
                 INTERFACE => {
                     let interface = Interface::parse(self.order, body);
                     self.interfaces.push(interface.ok_or_else(|| broken(Broken::Inside { length }))?);

@@ -3,7 +3,7 @@
 
 use std::io::{self, Read};
 
-use bywash_pcap::{Broken, Comment, Format, Interface, Link, ReadError, Reader, Statistics};
+use bywash_pcap::{Broken, Comment, Format, Interface, Link, MAX_INTERFACES, ReadError, Reader, Statistics};
 use proptest::prelude::*;
 
 /// A number's bytes, in one of the two orders.
@@ -284,6 +284,12 @@ fn each_way_to_be_broken_has_its_place_and_its_reason() {
     let long = interface(false, 1, 0, &u16s(false, &[2, 9]));
     assert_eq!(with(&long), (at, Broken::Inside { length: 24 }));
     assert_eq!(with(&u32s(false, &[0x0a0d_0d0a, 28, 7])), (at, Broken::ByteOrder([7, 0, 0, 0])));
+    // As many interfaces as are kept, in each of two sections, and one more.
+    let most = [section(false), interface(false, 1, 0, &[]).repeat(MAX_INTERFACES)].concat();
+    let kept = [most.clone(), most.clone(), packet(false, 0xffff, 0, 1, b"x")].concat();
+    assert_eq!(read_whole(&kept).len(), 1);
+    let more = [most.clone(), interface(false, 1, 0, &[])].concat();
+    assert_eq!(broken(&more), (most.len() as u64, Broken::TooManyInterfaces));
     let short = Broken::Short { what: "a block", wanted: 4000, left: 12 };
     assert_eq!(with(&u32s(false, &[4, 4000, 0])), (at, short));
 
