@@ -65,6 +65,11 @@ impl Bound {
         self.polls = false;
         self.socket.leave_busy_poll().ok();
     }
+
+    /// Descriptors that the kernel takes in one call; without copies it goes on by itself.
+    pub(super) fn per_call(&self) -> u32 {
+        if self.zero_copy || self.large_budget { u32::MAX } else { KERNELS_OWN }
+    }
 }
 
 /// At what it failed.
@@ -150,9 +155,11 @@ pub(super) fn bind(
     }
 }
 
-/// More than the kernel's 32 packets for each call in copy mode, where it lets us.
+/// Descriptors that the kernel takes in one call in copy mode, where it is not let take more.
+const KERNELS_OWN: u32 = 32;
+
+/// More than the kernel's own number for each call, where it lets us.
 fn set_options(socket: &Socket, plan: &Plan) -> io::Result<bool> {
-    const KERNELS_OWN: u32 = 32;
     if plan.ring_size <= KERNELS_OWN {
         return Ok(true);
     }

@@ -451,6 +451,7 @@ impl<'a> Opening<'a> {
     ) -> (Vec<QueuePair>, Vec<Arc<Life>>) {
         let (mut pairs, mut lives, mut wholes) = (Vec::new(), Vec::new(), wholes.into_iter());
         for (index, ((Halves { queue, .. }, bound), beat)) in bound.into_iter().zip(beats).enumerate() {
+            let per_call = bound.per_call();
             let Bound { rings, socket, probe, filled, polls, .. } = bound;
             let halves = u8::from(rings.rx.is_some()) + u8::from(rings.tx.is_some());
             let maps = maps.filter(|_| rings.rx.is_some());
@@ -486,6 +487,7 @@ impl<'a> Opening<'a> {
                     life: life.clone(),
                     busy_poll: polls,
                     zero_copy: capabilities.zero_copy,
+                    per_call,
                     max_len: capabilities.max_len,
                     max_frames: capabilities.max_len.div_ceil(FRAME_DATA),
                     chains: capabilities.chains,
