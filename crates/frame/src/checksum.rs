@@ -1,6 +1,7 @@
 //! Completing a checksum in software, for ports that cannot.
 
 use bywash_wire::checksum::Sum;
+use crc::{CRC_32_ISCSI, Crc};
 
 use crate::{Checksum, Packet};
 
@@ -9,50 +10,86 @@ use crate::{Checksum, Packet};
 #[error("the checksum's place lies outside the packet")]
 pub struct NoPlace;
 
+/// Where SCTP has its checksum (RFC 9260, 3.1); nothing else that the kernel leaves open lies there (TCP's is at 16, UDP's at 6).
+const OF_SCTP: u16 = 8;
+
+/// SCTP's sum (RFC 9260, 6.8), which has nothing in front of the header, and stands in the packet with its lowest byte first.
+static CRC32C: Crc<u32> = Crc::<u32>::new(&CRC_32_ISCSI);
+
 impl Packet {
     /// Does what [`Checksum::Partial`] asks for, over all frames, and leaves [`Checksum::Unknown`]: the bytes can go as
     /// they are. Any other state stays as it is.
     ///
     /// It is for whoever sends a packet by a port without checksum offload. A sum of 0 is written as 0xffff, as RFC 768
-    /// wants it for UDP; for TCP the two mean the same (RFC 1071).
+    /// wants it for UDP; for TCP the two mean the same (RFC 1071). SCTP gets its CRC32c.
     ///
     /// # Errors
     /// [`NoPlace`] when the packet is shorter than the offsets say.
     pub fn complete_checksum(&mut self) -> Result<(), NoPlace> {
         let Checksum::Partial { start, offset } = self.offload.checksum() else { return Ok(()) };
         let (start, place) = (usize::from(start), usize::from(start) + usize::from(offset));
-        if place + 2 > self.len() {
-            return Err(NoPlace);
-        }
-        let sum = match !self.sum_from(start) {
-            0 => 0xffff_u16,
-            sum => sum,
-        };
-        let mut at = 0;
-        for segment in self.segments_mut() {
-            let bytes = segment.bytes_mut();
-            // The two bytes may lie in two frames.
-            for (place, byte) in (place..).zip(sum.to_be_bytes()) {
-                if let Some(to) = place.checked_sub(at).and_then(|i| bytes.get_mut(i)) {
-                    *to = byte;
-                }
-            }
-            at += bytes.len();
+        if self.asks_for_crc() {
+            self.put(place, [0; 4])?;
+            let crc = self.crc_from(start);
+            self.put(place, crc.to_le_bytes())?;
+        } else {
+            let sum = match !self.sum_from(start) {
+                0 => 0xffff_u16,
+                sum => sum,
+            };
+            self.put(place, sum.to_be_bytes())?;
         }
         self.offload.set_checksum(Checksum::Unknown);
         Ok(())
     }
 
+    /// Whether what [`Checksum::Partial`] asks for is SCTP's CRC32c, which no port of ours fills in: to them the
+    /// state means a sum of 16-bit words.
+    #[inline]
+    pub fn asks_for_crc(&self) -> bool {
+        matches!(self.offload.checksum(), Checksum::Partial { offset: OF_SCTP, .. })
+    }
+
+    /// Writes bytes, which may lie in several frames.
+    fn put<const N: usize>(&mut self, place: usize, bytes: [u8; N]) -> Result<(), NoPlace> {
+        if place + N > self.len() {
+            return Err(NoPlace);
+        }
+        let mut at = 0;
+        for segment in self.segments_mut() {
+            let there = segment.bytes_mut();
+            for (place, byte) in (place..).zip(bytes) {
+                if let Some(to) = place.checked_sub(at).and_then(|i| there.get_mut(i)) {
+                    *to = byte;
+                }
+            }
+            at += there.len();
+        }
+        Ok(())
+    }
+
+    /// The bytes from `start` to the end.
+    fn pieces_from(&self, start: usize) -> impl Iterator<Item = &[u8]> {
+        let mut skip = start;
+        self.segments().map(move |segment| {
+            let bytes = segment.bytes();
+            let wanted = &bytes[skip.min(bytes.len())..];
+            skip -= bytes.len() - wanted.len();
+            wanted
+        })
+    }
+
+    /// CRC32c from `start` to the end.
+    #[cold]
+    fn crc_from(&self, start: usize) -> u32 {
+        let mut digest = CRC32C.digest();
+        self.pieces_from(start).for_each(|bytes| digest.update(bytes));
+        digest.finalize()
+    }
+
     /// Ones' complement sum of the 16-bit words from `start` to the end.
     fn sum_from(&self, start: usize) -> u16 {
-        let (mut sum, mut skip) = (Sum::new(), start);
-        for segment in self.segments() {
-            let bytes = segment.bytes();
-            let summed = &bytes[skip.min(bytes.len())..];
-            skip -= bytes.len() - summed.len();
-            sum = sum.bytes(summed);
-        }
-        sum.partial()
+        self.pieces_from(start).fold(Sum::new(), Sum::bytes).partial()
     }
 }
 
@@ -107,10 +144,31 @@ mod tests {
     }
 
     #[test]
+    fn an_sctp_packet_gets_a_crc_over_all_its_frames() {
+        let mut pool = pool();
+        for cuts in [&[][..], &[14 + 10][..], &[3, 14 + 9, 14 + 11, 40]] {
+            let mut bytes = [0; 14 + 32];
+            bytes[..14].fill(0xee);
+            // What stands there already is no part of it.
+            bytes[14 + 8..14 + 12].fill(0x55);
+            let mut packet = packet(&bytes, cuts, &mut pool);
+            packet.offload.set_checksum(Checksum::Partial { start: 14, offset: 8 });
+            packet.complete_checksum().unwrap();
+            assert_eq!(packet.offload.checksum(), Checksum::Unknown);
+            // RFC 3720, B.4: the CRC of 32 bytes of zeroes, as it stands in a packet.
+            bytes[14 + 8..14 + 12].copy_from_slice(&[0xaa, 0x36, 0x91, 0x8a]);
+            let mut whole = [0; 14 + 32];
+            packet.copy_to(&mut whole);
+            assert_eq!(whole, bytes, "{cuts:?}");
+            pool.give_packet(packet);
+        }
+    }
+
+    #[test]
     fn a_place_outside_is_refused_and_other_states_are_left_alone() {
         let mut pool = pool();
         let mut packet = packet(&[1; 40], &[20], &mut pool);
-        for (start, offset) in [(0, 39), (39, 0), (40, 0), (u16::MAX, u16::MAX)] {
+        for (start, offset) in [(0, 39), (39, 0), (40, 0), (29, 8), (u16::MAX, u16::MAX)] {
             packet.offload.set_checksum(Checksum::Partial { start, offset });
             assert_eq!(packet.complete_checksum(), Err(NoPlace));
         }
@@ -134,6 +192,8 @@ mod tests {
             let start = start % (bytes.len() - 1);
             // The place lies on a word's first byte, as it does in every protocol.
             let offset = offset % (bytes.len() - 1 - start) / 2 * 2;
+            // SCTP's is no sum of words.
+            prop_assume!(offset != usize::from(OF_SCTP));
             let mut packet = packet(&bytes, &cuts, &mut pool);
             packet.offload.set_checksum(Checksum::Partial {
                 start: u16::try_from(start).unwrap(),

@@ -122,7 +122,15 @@ fn copied(captured: &Captured<'_>, pool: &mut Pool) -> Result<Packet, Refused> {
     } else {
         captured.copy_to(0, head);
     }
-    if len > FRAME_DATA { chained(captured, packet, len, usize::from(shift), pool) } else { Ok(packet) }
+    if len > FRAME_DATA {
+        packet = chained(captured, packet, len, usize::from(shift), pool)?;
+    }
+    // No virtio-net header of ours can ask for SCTP's checksum again: it is filled in here, whatever becomes of the packet.
+    if packet.asks_for_crc() && packet.complete_checksum().is_err() {
+        pool.give_packet(packet);
+        return Err(Refused::Bad);
+    }
+    Ok(packet)
 }
 
 /// Appends what did not fit into the first frame.

@@ -149,6 +149,36 @@ fn super_segments_of_the_kernels_tcp_come_as_chains() {
 }
 
 #[test]
+fn what_the_kernel_leaves_open_of_sctp_is_filled_in_before_anybody_sees_it() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = row(&PairOptions { offloads: true, ..PairOptions::default() });
+    let mut near = end(&lab, 0, &Options::default());
+    let mut far = end(&lab, 1, &Options::default());
+    // The wire's own way to leave a sum open: the kernel's SCTP goes over it just so.
+    for tag in [0, 4] {
+        let mut frame = vec![0; 14 + tag + 20 + 32];
+        frame[..12].copy_from_slice(&[lab.pairs[0].far.mac.0, lab.pairs[0].near.mac.0].concat());
+        frame[12..14].copy_from_slice(&[0x08, 0x00]);
+        if tag > 0 {
+            frame[12..18].copy_from_slice(&[0x81, 0x00, 0, 7, 0x08, 0x00]);
+        }
+        (frame[14 + tag], frame[14 + tag + 9]) = (0x45, 132);
+        let start = 14 + tag + 20;
+        let mut packet = near.packet(&frame);
+        packet.offload.set_checksum(Checksum::Partial { start: start as u16, offset: 8 });
+        near.send(packet);
+        // RFC 3720, B.4: the CRC32c of 32 bytes of zeroes.
+        frame[start + 8..start + 12].copy_from_slice(&[0xaa, 0x36, 0x91, 0x8a]);
+        for packet in far.receive(1, |packet| bytes(packet).get(14 + tag + 9) == Some(&132)) {
+            assert_eq!((bytes(&packet), packet.offload.checksum()), (frame.clone(), Checksum::Unknown));
+            far.pool.give_packet(packet);
+        }
+    }
+    near.close();
+    far.close();
+}
+
+#[test]
 fn the_kernel_cuts_and_sums_what_is_sent() {
     let Some(_guard) = bywash_lab::lock() else { return };
     // No offloads: what the far end's socket takes has been summed.
