@@ -1,8 +1,8 @@
 //! Preparing transmission: the transmitter as a whole, and its queues.
 
 use bywash_hw::ixgbe::regs::{
-    DCA_TXCTRL, DMATXCTL, DTXMXSZRQ, HLREG0, MTQC, RTTBCNRC, RTTDCS, RTTDQSEL, RTTDT1C, TDBAH, TDBAL, TDH,
-    TDLEN, TDT, TDWBAH, TDWBAL, TXDCTL, TXPBSIZE, TXPBTHRESH,
+    DCA_TXCTRL, DMATXCTL, DTXMXSZRQ, DTXTCPFLGL, HLREG0, MTQC, RTTBCNRC, RTTDCS, RTTDQSEL, RTTDT1C, TDBAH,
+    TDBAL, TDH, TDLEN, TDT, TDWBAH, TDWBAL, TXDCTL, TXPBSIZE, TXPBTHRESH,
 };
 use bywash_sys::function::Registers;
 
@@ -11,6 +11,11 @@ use crate::intel::{Bar, FCS, REST, Settings, TxRegisters};
 
 /// Bytes of the packet buffer: all of it, because there is one.
 const PACKET_BUFFER: u32 = 160 * 1024;
+
+/// TCP's flags that pieces of a super-segment keep, but the last: all but FIN and PSH.
+const FLAGS: u32 = 0xff6;
+/// The one of these that belongs on the first piece alone.
+const CWR: u32 = 0x080;
 
 /// Prepares the transmitter.
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) {
@@ -33,6 +38,8 @@ pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) {
     bar.put_at(&TXPBTHRESH, 0, TXPBTHRESH::THRESH.with(PACKET_BUFFER / 1024 - longest.div_ceil(1024)));
     bar.put(&DTXMXSZRQ, DTXMXSZRQ::MAX_BYTES.mask);
     bar.put(&MTQC, 0);
+    // A reset leaves CWR on all pieces but the last. RFC 3168, 6.1.2: it is said once.
+    bar.put(&DTXTCPFLGL, DTXTCPFLGL::FIRST.with(FLAGS) | DTXTCPFLGL::MIDDLE.with(FLAGS & !CWR));
     bar.change(&RTTDCS, RTTDCS::ARBDIS.mask, 0);
     // Before any queue.
     bar.change(&DMATXCTL, 0, DMATXCTL::TE.mask);

@@ -14,6 +14,9 @@ const B4: [u8; 4] = [10, 0, 0, 2];
 const A6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const B6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
+/// TCP's flag of that name.
+const CWR: u8 = 0x80;
+
 fn transport(protocol: u8, payload: usize) -> Transport {
     Transport { protocol, ports: (1000, 2000), payload: (0..payload).map(|i| i as u8).collect() }
 }
@@ -179,9 +182,10 @@ fn a_super_segment_is_cut() {
         [(false, None, true), (true, None, true), (false, Some(9), false), (true, Some(9), true)]
     {
         let payload = 30_000;
-        let whole =
+        let mut whole =
             if v6 { ipv6(A6, B6, &transport(6, payload)) } else { ipv4(A4, B4, &transport(6, payload)) };
         let l4 = if v6 { 54 } else { 34 };
+        whole[l4 + 13] |= CWR;
         let seed = pseudo(v6, 6, whole.len() - l4);
         let mut sent = partial(&whole, l4, 16, &seed, 1990, &mut pool);
         let kind = if v6 { SegmentationKind::Tcp6 } else { SegmentationKind::Tcp4 };
@@ -204,8 +208,8 @@ fn a_super_segment_is_cut() {
             }
             let tcp = &bytes[l4..];
             assert_eq!(u32::from_be_bytes(tcp[4..8].try_into().unwrap()), 0x1000 + 1448 * i as u32);
-            // PSH on the last alone.
-            assert_eq!(tcp[13], if i + 1 == count { 0x18 } else { 0x10 });
+            // CWR on the first alone, and PSH on the last.
+            assert_eq!(tcp[13], 0x10 | if i == 0 { CWR } else { 0 } | if i + 1 == count { 0x08 } else { 0 });
             if !v6 {
                 assert_eq!(sum(&bytes[14..34]), 0xffff, "the IPv4 header's checksum");
                 assert_eq!(u16::from_be_bytes([bytes[18], bytes[19]]), 0x1234 + i as u16);
