@@ -63,7 +63,7 @@ pub enum MailboxError {
         /// What may help.
         cure: &'static str,
     },
-    /// The physical function was reset meanwhile.
+    /// The physical function was reset meanwhile, or begins anew with this one.
     #[error("the physical function was reset before it answered {asked}: try again")]
     Reset {
         /// The message.
@@ -93,7 +93,7 @@ pub enum MailboxError {
 pub(crate) enum News {
     /// Nothing, or that it is there.
     None,
-    /// It was reset: what was agreed on holds no more.
+    /// It was reset, or begins anew with this function: what was agreed on holds no more.
     Reset,
 }
 
@@ -105,6 +105,8 @@ pub(crate) struct Mailbox<R> {
     memory: &'static Register,
     /// Bits that reading has cleared, and nobody has looked at.
     seen: u32,
+    /// The other side knows of no reset of this function, and answers nothing else.
+    lost: bool,
     /// The buffer is held until the other side has acknowledged.
     pub(crate) holds: bool,
     patience: Duration,
@@ -131,7 +133,7 @@ impl<R: Registers> Mailbox<R> {
         memory: &'static Register,
         patience: Duration,
     ) -> Self {
-        Self { bar, control, memory, seen: 0, holds: false, patience, unanswered: 0 }
+        Self { bar, control, memory, seen: 0, lost: false, holds: false, patience, unanswered: 0 }
     }
 
     fn status(&mut self) -> Result<u32, MailboxError> {
@@ -237,10 +239,12 @@ impl<R: Registers> Mailbox<R> {
     fn try_once(&mut self, post: Post<'_>) -> Result<Option<Words>, MailboxError> {
         let asked = post.name;
         let deadline = Instant::now() + self.patience;
-        if !self.hold(deadline)? {
-            return Err(MailboxError::Held { asked });
+        self.hold_empty(deadline, asked)?;
+        let kind = post.words[0] & KIND;
+        if self.lost && kind != message::RESET {
+            self.bar.put(self.control, 0);
+            return Err(MailboxError::Reset { asked });
         }
-        // What came before is overwritten.
         self.seen &= !(VFMAILBOX::PFSTS.mask | VFMAILBOX::PFACK.mask);
         for (index, word) in (0..self.memory.count()).zip(post.words) {
             self.bar.put_at(self.memory, index, *word);
@@ -254,17 +258,37 @@ impl<R: Registers> Mailbox<R> {
         let mut wrong = None;
         while taken && self.wait(VFMAILBOX::PFSTS.mask, deadline)? {
             let words = self.read(deadline, asked)?;
+            if self.lost && kind != message::RESET {
+                return Err(MailboxError::Reset { asked });
+            }
             // As answers to questions that were given up, or news, others may come first.
             match words[0] & KIND {
-                kind if kind == post.words[0] & KIND => return Ok(Some(words)),
+                got if got == kind => return Ok(Some(words)),
                 message::CONTROL => {}
-                kind => wrong = Some(kind),
+                got => wrong = Some(got),
             }
         }
         if self.seen & VFMAILBOX::RSTD.mask != 0 {
             return Err(MailboxError::Reset { asked });
         }
         wrong.map_or(Ok(None), |got| Err(MailboxError::Wrong { asked, got }))
+    }
+
+    /// Takes the buffer with nothing in it that was not read: that would be overwritten, and may be news.
+    fn hold_empty(&mut self, deadline: Instant, asked: &'static str) -> Result<(), MailboxError> {
+        loop {
+            if VFMAILBOX::PFSTS.is_set(self.status()?) {
+                self.seen &= !VFMAILBOX::PFSTS.mask;
+                self.read(deadline, asked)?;
+            }
+            if !self.hold(deadline)? {
+                return Err(MailboxError::Held { asked });
+            }
+            // Between the two something may have come.
+            if self.seen & VFMAILBOX::PFSTS.mask == 0 || Instant::now() >= deadline {
+                return Ok(());
+            }
+        }
     }
 
     /// Copies what lies in the buffer, and says so.
@@ -277,6 +301,13 @@ impl<R: Registers> Mailbox<R> {
             .zip(&mut words)
             .for_each(|(index, word)| *word = self.bar.get_at(self.memory, index));
         self.bar.put(self.control, VFMAILBOX::ACK.mask);
+        // To a function that it knows of no reset of, the other side says no to everything but that, and not that it may go on.
+        let [first, ..] = words;
+        let said = first & message::NACK != 0 || first & KIND == message::CONTROL;
+        self.lost = match first & KIND {
+            message::RESET => false,
+            _ => self.lost || said && first & message::CLEAR_TO_SEND == 0,
+        };
         Ok(words)
     }
 
@@ -286,12 +317,10 @@ impl<R: Registers> Mailbox<R> {
         if status & (VFMAILBOX::RSTI.mask | VFMAILBOX::RSTD.mask) != 0 {
             return Ok(News::Reset);
         }
-        if !VFMAILBOX::PFSTS.is_set(status) {
-            return Ok(News::None);
+        if VFMAILBOX::PFSTS.is_set(status) {
+            self.seen &= !VFMAILBOX::PFSTS.mask;
+            self.read(Instant::now() + self.patience, "its news")?;
         }
-        self.seen &= !VFMAILBOX::PFSTS.mask;
-        let [first, ..] = self.read(Instant::now() + self.patience, "its news")?;
-        let lost = first & KIND == message::CONTROL && first & message::CLEAR_TO_SEND == 0;
-        Ok(if lost { News::Reset } else { News::None })
+        Ok(if std::mem::take(&mut self.lost) { News::Reset } else { News::None })
     }
 }

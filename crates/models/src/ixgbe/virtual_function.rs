@@ -121,6 +121,17 @@ impl Nic {
         (0..regs::MTA.count()).for_each(|i| self.file.set(&regs::MTA, i, 0));
     }
 
+    /// The physical function begins anew with its virtual one, as Linux's ixgbe does when its link or trust is set: it refuses all
+    /// messages until it hears of a reset. It `says` so, or leaves it at that.
+    pub fn restart_virtual_function(&mut self, says: bool) {
+        let function = &mut self.virtual_function;
+        function.clear_to_send = false;
+        if says {
+            function.words[0] = message::CONTROL;
+            function.mailbox |= VFMAILBOX::PFSTS.mask;
+        }
+    }
+
     /// Whether a frame may come in: a virtual function's must have been let.
     pub(super) fn may_receive(&self) -> bool {
         !self.is_virtual || self.virtual_function.receives

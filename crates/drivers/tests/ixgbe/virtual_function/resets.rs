@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use bywash_drivers::ixgbevf::{Multicast, Settings};
+use bywash_drivers::ixgbevf::{Multicast, Settings, VirtualFunction};
 use bywash_drivers::port::Port;
 use bywash_drivers::port::frame::Batch;
 use bywash_hw::ixgbe::regs::RXDCTL;
@@ -82,6 +82,33 @@ fn the_host_may_have_another_address_after_a_reset() {
     assert_eq!(end.port.mac(), Some(chosen));
     end.close(&mut pool).unwrap();
     no_violations(&world, 1);
+}
+
+#[test]
+fn a_host_that_begins_anew_is_noticed_whatever_is_asked_before_the_watch_looks() {
+    type Ask = fn(&mut VirtualFunction<InProcess>) -> Result<(), String>;
+    let nothing: Ask = |_| Ok(());
+    let asks: [Ask; 3] = [
+        |port| if port.link().up { Ok(()) } else { Err("was reset before it answered".into()) },
+        |port| port.set_mac([2, 0, 0, 0, 9, 1]).map_err(|error| error.to_string()),
+        |port| port.rss().map(|_| ()).map_err(|error| error.to_string()),
+    ];
+    let silent = asks.into_iter().map(|ask| (false, ask));
+    for (says, ask) in asks.into_iter().chain([nothing]).map(|ask| (true, ask)).chain(silent) {
+        let world = functions(1);
+        let (arena, mut pool) = memory(4096);
+        let mut end = end(&world, 0, &quiet(), arena);
+        world.with(0, |device| device.nic.restart_virtual_function(says));
+        for _ in 0..2 {
+            let refused = ask(&mut end.port);
+            assert!(refused.is_ok() || refused.unwrap_err().contains("was reset before it answered"));
+        }
+        assert_eq!((end.counter("pf_resets"), end.counter("pf_failures")), (1, 0));
+        asks.iter().for_each(|ask| ask(&mut end.port).unwrap());
+        assert_eq!((end.counter("pf_resets"), end.counter("mailbox_unanswered")), (1, 0));
+        end.close(&mut pool).unwrap();
+        no_violations(&world, 1);
+    }
 }
 
 #[test]
