@@ -99,7 +99,7 @@ fn driver<R: Registers>() -> Driver<R> {
         limits: LIMITS,
         link: link::REGISTER,
         explain: |_, error| error,
-        statistics: Statistics { own: &stats::STATISTICS, shared: &stats::SHARED },
+        statistics: Statistics { own: &stats::STATISTICS, shared: &stats::SHARED, twice: &[] },
         queues: (rx::QUEUES, tx::QUEUES),
         addresses: steer::ADDRESSES,
         rss: steer::RSS,

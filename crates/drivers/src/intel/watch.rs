@@ -22,6 +22,8 @@ pub(crate) type Shared = (&'static Register, &'static [(&'static str, Field)]);
 pub(crate) struct Statistics {
     pub(crate) own: &'static [Statistic],
     pub(crate) shared: &'static [Shared],
+    /// Counters of `own` that count what another one of them counts, too, and that one.
+    pub(crate) twice: &'static [(&'static str, &'static str)],
 }
 
 impl Statistics {
@@ -119,9 +121,16 @@ impl<R: Registers> Watch<R> {
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let mut counted = lock(&self.counted);
         counted.update(&self.bar);
-        let statistics = counted.statistics.names().zip(counted.sums.iter().copied());
+        let mut statistics: Vec<_> = counted.statistics.names().zip(counted.sums.iter().copied()).collect();
+        for (name, other) in counted.statistics.twice {
+            let of = |name| statistics.iter().position(|(one, _)| one == name);
+            if let (Some(at), Some(other)) = (of(name), of(other)) {
+                // They are not read at the same time.
+                statistics[at].1 = statistics[at].1.saturating_sub(statistics[other].1);
+            }
+        }
         let own = [("link_losses", counted.seen.losses), ("device_gone", u64::from(counted.gone))];
-        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
+        statistics.into_iter().chain(own).map(|(name, value)| Counter { name, value }).collect()
     }
 
     /// Ends the thread.

@@ -20,6 +20,8 @@ pub(super) const STATISTICS: Statistics = Statistics {
             ],
         ),
     ],
+    // Linux's ixgbe takes them off, too (`ixgbe_update_stats`), and leaves the bytes as they are.
+    twice: &[("rx_good_packets", "rx_no_buffer_space")],
 };
 
 /// What has a register for itself.
