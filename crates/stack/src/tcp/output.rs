@@ -316,7 +316,9 @@ impl Connection {
         let len = available.min(usable).min(room.max(mss));
         if len >= mss {
             self.limited |= room < available && room < usable;
-            return Some(if len > mss && self.is_cut_by_port() && !self.urges {
+            // CWR is on one segment (RFC 3168, 6.1.2). Ports that cut are not all known to keep it off the pieces behind the first.
+            let alone = self.urges || self.slowed;
+            return Some(if len > mss && self.is_cut_by_port() && !alone {
                 (len / mss).min(self.together()) * mss
             } else {
                 mss

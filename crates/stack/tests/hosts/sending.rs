@@ -628,11 +628,11 @@ fn who_may_send_nothing_is_not_told_to_try() {
     }
 }
 
-#[test]
-fn a_super_segment_that_found_no_memory_says_later_that_we_have_slowed_down() {
-    let mut t = Trace::over(Offloads { segmentation: true, ..Offloads::default() });
+/// A connection by a port that cuts, which owes the peer that it has slowed down, with nothing out and all of its `n` new bytes to send.
+fn slowed(mtu: u16, mss: usize, n: usize) -> Trace {
+    let mut t = Trace::over_mtu(mtu, Offloads { segmentation: true, ..Offloads::default() });
     t.host.stack.listen(None, 80, 4).unwrap();
-    t.peer("SEW 0:0(0) win 60000 <mss 1000>");
+    t.peer(&format!("SEW 0:0(0) win 60000 <mss {mss}>"));
     assert_eq!(t.output().len(), 1);
     t.peer(". 1:1(0) ack 1 win 60000");
     let events = t.events();
@@ -645,22 +645,37 @@ fn a_super_segment_that_found_no_memory_says_later_that_we_have_slowed_down() {
     t.peer(".E 1:1(0) ack 5001 win 60000");
     t.peer(". 1:1(0) ack 11001 win 60000");
     t.sends(&[]);
-    t.send(id, 3000);
+    t.send(id, n);
+    t
+}
+
+/// The payload of each packet that is sent now, and whether CWR is on it.
+fn told(t: &mut Trace) -> Vec<(usize, bool)> {
+    const CWR: u8 = 1 << 7;
+    let mut batch = Batch::new();
+    t.host.advance(t.now, &mut t.pool);
+    t.host.transmit(PORT, &mut batch);
+    let told = batch.iter().map(|packet| (packet.len() - 40, packet.head()[33] & CWR != 0)).collect();
+    t.pool.give_batch(&mut batch);
+    told
+}
+
+#[test]
+fn that_we_have_slowed_down_is_on_a_segment_that_no_port_cuts() {
+    let mut t = slowed(1500, 1000, 5000);
+    let sent = told(&mut t);
+    assert_eq!(sent[0], (1000, true), "{sent:?}");
+    assert!(sent[1].0 > 1000 && sent[1..].iter().all(|(_, cwr)| !cwr), "{sent:?}");
+    assert_eq!(sent.iter().map(|(payload, _)| payload).sum::<usize>(), 5000);
+}
+
+#[test]
+fn a_segment_that_found_no_memory_says_later_that_we_have_slowed_down() {
+    let mut t = slowed(9000, 3000, 6000);
     // One frame is enough for headers alone.
     let mut frames: Vec<_> = std::iter::from_fn(|| t.pool.take()).collect();
     t.pool.give(frames.pop().unwrap());
-    assert_eq!(payloads(&mut t), [0; 0]);
+    assert_eq!(told(&mut t), []);
     frames.into_iter().for_each(|frame| t.pool.give(frame));
-    let flags = |t: &mut Trace| {
-        let mut batch = Batch::new();
-        t.host.advance(t.now, &mut t.pool);
-        t.host.transmit(PORT, &mut batch);
-        let flags: Vec<_> = batch.iter().map(|packet| (packet.len() - 40, packet.head()[33])).collect();
-        t.pool.give_batch(&mut batch);
-        flags
-    };
-    const CWR: u8 = 1 << 7;
-    let sent = flags(&mut t);
-    assert!(sent[0].0 > 1000 && sent[0].1 & CWR != 0, "{sent:?}");
-    assert!(sent[1..].iter().all(|(_, flags)| flags & CWR == 0), "{sent:?}");
+    assert_eq!(told(&mut t), [(3000, true), (3000, false)]);
 }

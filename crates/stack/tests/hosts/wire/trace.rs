@@ -49,19 +49,23 @@ impl Trace {
 
     /// By a port that can do so much.
     pub(crate) fn over(offloads: Offloads) -> Self {
-        Self::with(500, offloads)
+        Self::with(500, 1500, offloads)
+    }
+
+    /// By a port that can do so much, with such an MTU.
+    pub(crate) fn over_mtu(mtu: u16, offloads: Offloads) -> Self {
+        Self::with(500, mtu, offloads)
     }
 
     /// With so much memory.
     pub(crate) fn with_frames(frames: usize) -> Self {
-        Self::with(frames, Offloads::default())
+        Self::with(frames, 1500, Offloads::default())
     }
 
-    fn with(frames: usize, offloads: Offloads) -> Self {
+    fn with(frames: usize, mtu: u16, offloads: Offloads) -> Self {
         let mut pool = pool(frames);
         let mut host = Host::new([5; 16], &mut pool);
-        let interface =
-            Interface { name: "test".into(), port: PORT, medium: Medium::Ip, mtu: 1500, offloads };
+        let interface = Interface { name: "test".into(), port: PORT, medium: Medium::Ip, mtu, offloads };
         let id = host.control.add_interface(interface).unwrap();
         let now = Timestamp::from_nanos(10_000_000_000);
         host.control.add_address(now, id, "10.0.0.1/24".parse().unwrap()).unwrap();
