@@ -127,7 +127,8 @@ impl Tap {
     /// When the kernel refuses, as it does not do.
     pub fn set_offloads(&self, on: bool) -> Result<bool, TunError> {
         self.set_header_len(size_of::<VirtioHeaderMergeable>())?;
-        let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+        // Not TUN_F_TSO_ECN: the kernel itself cuts what has CWR, which a port that these are sent by might leave on each piece.
+        let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6;
         if on && self.offer(tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).is_ok() {
             return Ok(true);
         }

@@ -150,6 +150,43 @@ fn the_kernel_takes_super_segments_and_tags() {
     end.close();
 }
 
+#[test]
+fn the_kernel_cuts_super_segments_with_cwr_itself() {
+    const CWR: u8 = 0x80;
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let host = Host::new().unwrap();
+    let mut end = tap(&host, Options::default());
+    let mut kernel = host
+        .enter(|| {
+            let options = bywash_drivers::packet::Options::default();
+            End::open(|arena| bywash_drivers::packet::open("tap0", &options, arena))
+        })
+        .unwrap();
+    // A datagram whose header becomes the beginning of TCP's.
+    let rest = [&[0, 0, 0, 0, 5 << 4, 0x10, 1, 0, 0, 0, 0, 0][..], &[7; 3000]].concat();
+    let mut bytes = datagram(1, MACS, [1000, 7], &rest);
+    (bytes[23], bytes[24], bytes[25]) = (6, 0, 0);
+    let checksum = !sum(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&checksum.to_be_bytes());
+    for (flag, pieces) in [(0, vec![(3000, 0)]), (CWR, vec![(1000, CWR), (1000, 0), (1000, 0)])] {
+        bytes[47] = 0x10 | flag;
+        let mut packet = kernel.packet(&bytes);
+        packet.offload.set_checksum(Checksum::Partial { start: 34, offset: 16 });
+        let size = NonZeroU16::new(1000).unwrap();
+        packet.offload.set_segmentation(Some(Segmentation { kind: SegmentationKind::Tcp4, size }));
+        kernel.send(packet);
+        let mut came = Vec::new();
+        for packet in end.receive(pieces.len(), |packet| packet.head().get(23) == Some(&6)) {
+            assert_eq!(packet.offload.segmentation().is_some(), flag == 0);
+            came.push((packet.len() - 54, packet.head()[47] & CWR));
+            end.pool.give_packet(packet);
+        }
+        assert_eq!(came, pieces);
+    }
+    kernel.close();
+    end.close();
+}
+
 /// Moves packets from one tap to another until told to stop; how many were super-segments.
 fn pump(from: &mut End, to: &mut End) -> usize {
     let mut supers = 0;
