@@ -131,11 +131,12 @@ fn the_machine_stays_within_reach(guest: &mut Guest) -> Result<(), GuestError> {
         "{alone}"
     );
     let drivers = "for i in 1 3; do basename $(readlink /sys/bus/pci/devices/0000:04:0$i.0/driver); done";
-    // The second one's driver can't be chosen.
-    let half = "f=/sys/bus/pci/devices/0000:04:03.0/driver_override; mount --bind /dev/full $f";
-    let half =
-        run(guest, &format!("{half}; $BYWASH {}; echo code $?; umount $f; {drivers}", &together[7..]))?;
-    assert!(half.ends_with("code 2\nigb\nigb\ncode 0"), "{half}");
+    // The second one's driver can't be chosen, and so it has none until a cleanup: the first one's is its own again.
+    let unwritable = "f=/sys/bus/pci/devices/0000:04:03.0/driver_override; echo > /tmp/unwritable
+        mount --bind /tmp/unwritable $f; mount -o remount,bind,ro $f";
+    let after = "echo code $?; umount $f; basename $(readlink /sys/bus/pci/devices/0000:04:01.0/driver); $BYWASH cleanup >/dev/null";
+    let half = run(guest, &format!("{unwritable}; $BYWASH {}; {after}; {drivers}", &together[7..]))?;
+    assert!(half.ends_with("code 2\nigb\nigb\nigb\ncode 0"), "{half}");
     let both = run(guest, &format!("$BYWASH {0} --dry-run && $BYWASH {0}; {drivers}", &together[7..]))?;
     assert!(both.contains("0000:04:03.0 would be given to vfio-pci\nvfio-pci\nvfio-pci\n"), "{both}");
     let back = run(guest, &format!("$BYWASH un{}; {drivers}; modprobe -r vfio-pci", &together[7..]))?;
