@@ -51,6 +51,8 @@ struct Counted {
     statistics: Statistics,
     /// In the order of `statistics`, the shared ones last.
     sums: Vec<u64>,
+    /// What is still to be taken off each of those that count others' as well, as these are read later than they.
+    owed: Vec<u64>,
     link: LinkRegister,
     seen: Seen,
     gone: bool,
@@ -81,6 +83,15 @@ impl Counted {
             return;
         }
         self.seen.see(self.link.of(value));
+        let place = |name| self.statistics.names().position(|one| one == name);
+        for ((name, other), owed) in self.statistics.twice.iter().zip(&mut self.owed) {
+            if let (Some(at), Some(other)) = (place(*name), place(*other)) {
+                *owed += counted[other];
+                let off = counted[at].min(*owed);
+                counted[at] -= off;
+                *owed -= off;
+            }
+        }
         self.sums.iter_mut().zip(counted).for_each(|(sum, more)| *sum += more);
     }
 }
@@ -103,8 +114,9 @@ impl<R: Registers> Watch<R> {
         statistics: Statistics,
         period: Option<Duration>,
     ) -> Self {
-        let (sums, seen) = (vec![0; statistics.names().count()], Seen::first(link.state(&bar)));
-        let counted = Arc::new(Mutex::new(Counted { statistics, sums, link, seen, gone: false }));
+        let (sums, owed) = (vec![0; statistics.names().count()], vec![0; statistics.twice.len()]);
+        let seen = Seen::first(link.state(&bar));
+        let counted = Arc::new(Mutex::new(Counted { statistics, sums, owed, link, seen, gone: false }));
         let ticker = Ticker::start(name, period, {
             let (bar, counted) = (bar.clone(), counted.clone());
             move || lock(&counted).update(&bar)
@@ -121,16 +133,9 @@ impl<R: Registers> Watch<R> {
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let mut counted = lock(&self.counted);
         counted.update(&self.bar);
-        let mut statistics: Vec<_> = counted.statistics.names().zip(counted.sums.iter().copied()).collect();
-        for (name, other) in counted.statistics.twice {
-            let of = |name| statistics.iter().position(|(one, _)| one == name);
-            if let (Some(at), Some(other)) = (of(name), of(other)) {
-                // They are not read at the same time.
-                statistics[at].1 = statistics[at].1.saturating_sub(statistics[other].1);
-            }
-        }
+        let statistics = counted.statistics.names().zip(counted.sums.iter().copied());
         let own = [("link_losses", counted.seen.losses), ("device_gone", u64::from(counted.gone))];
-        statistics.into_iter().chain(own).map(|(name, value)| Counter { name, value }).collect()
+        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
     }
 
     /// Ends the thread.
