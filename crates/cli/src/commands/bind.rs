@@ -14,8 +14,8 @@ const BIND_EXAMPLES: &str = "\
 Without a NIC, shows all of them: who drives each, and whether a driver of ours could.
 
 A NIC is refused when it is none that we know, when its interface has an address or the default route, and when it shares
-its IOMMU group with something that the kernel uses and that is not named with it. It stays bound when this command ends: `bywash unbind`, and
-`bywash cleanup`, give it back to the driver that had it.
+its IOMMU group with something that the kernel uses and that is not named with it. It stays bound when this command ends:
+`bywash unbind`, and `bywash cleanup`, give it back to the driver that had it.
 
 Examples:
   bywash bind

@@ -64,18 +64,8 @@ fn changes_are_those_of_iproute2() {
     let name = &pair.far.name;
     let place = format!("--port|xdp:{name}|--addr|10.9.0.2/24|--addr|fd09::2/64");
     let serve = Instance::start(&far, &format!("serve|{place}"));
-    let text = |words: &str| {
-        let output = serve.ask(words);
-        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let refused = |words: &str, says: &str| {
-        let output = serve.ask(words);
-        let why = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{words}: {why}");
-        assert!(why.contains(says), "{words}: {why}");
-    };
+    let (text, refused) =
+        (|words: &str| serve.text(words), |words: &str, says: &str| serve.refuses(words, says));
     let mac = "02:00:00:00:00:77";
     // What is there is not added again.
     text("route add 10.7.0.0/16 via 10.9.0.1");

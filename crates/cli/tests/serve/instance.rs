@@ -100,6 +100,22 @@ impl Instance {
         serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
+    /// Asks it something that it must not refuse; what it answers for people, with one blank between words.
+    pub(crate) fn text(&self, words: &str) -> String {
+        let output = self.ask(words);
+        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Asks it something that it must refuse, and say why.
+    pub(crate) fn refuses(&self, words: &str, says: &str) {
+        let output = self.ask(words);
+        let why = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{words}: {why}");
+        assert!(why.contains(says), "{words}: {why}");
+    }
+
     /// Where it can be asked by hand.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("bywash/default.sock")

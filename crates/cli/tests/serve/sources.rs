@@ -45,18 +45,8 @@ fn a_source_is_given_shown_and_taken_away_as_iproute2_does() {
     );
     std::fs::write(config.path(), &written).unwrap();
     let serve = Instance::start(&far, &format!("serve|--config|{}", config.path().display()));
-    let text = |words: &str| {
-        let output = serve.ask(words);
-        assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
-        text.split_whitespace().collect::<Vec<_>>().join(" ")
-    };
-    let refused = |words: &str, says: &str| {
-        let output = serve.ask(words);
-        let why = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{words}: {why}");
-        assert!(why.contains(says), "{words}: {why}");
-    };
+    let (text, refused) =
+        (|words: &str| serve.text(words), |words: &str, says: &str| serve.refuses(words, says));
     assert_eq!(
         text("route show 10.7.0.0/16"),
         format!("10.7.0.0/16 via 10.9.0.1 dev {name} proto static src 10.9.0.5 metric 0")
