@@ -84,7 +84,8 @@ pub fn has_continued() -> bool {
     CONTINUED.swap(false, Ordering::Relaxed)
 }
 
-/// Stops the process as SIGTSTP does by itself, until it is continued: not at all where there is no shell that could do that.
+/// Stops the process as SIGTSTP does by itself, until it is continued: not at all where there is no shell that could do that, where
+/// SIGSTOP, which signal-hook's own takes for this, would stop it for ever.
 pub fn stop() {
     // SAFETY: all zeros are the default action, without flags or a mask, which sigaction(2) takes; both places are valid while it runs.
     unsafe {

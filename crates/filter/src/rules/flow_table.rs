@@ -130,9 +130,15 @@ fn halves(word: u64) -> (u32, u32) {
     (half(word >> 32), half(word))
 }
 
-/// Where in a set the words of a flow are.
-fn flow_at(way: usize) -> std::ops::Range<usize> {
-    FLOWS_AT / 8 + WORDS * way..FLOWS_AT / 8 + WORDS * (way + 1)
+/// A flow's place among the words of a table.
+struct Place {
+    /// Its head.
+    head: usize,
+    /// The first of its own words.
+    flow: usize,
+    tag: u32,
+    /// It is there.
+    known: bool,
 }
 
 /// The words of a table.
@@ -188,22 +194,17 @@ impl FlowTable {
         let now = ours.chain(flows.iter().map(|(then, _)| *then)).max().unwrap_or(0);
         let mut taken = Vec::new();
         for (then, flow) in &flows {
-            let (set, tag) = self.layout.place(flow);
-            let way = self.way(flow, now);
-            let head = self.words[set * SET / 8 + way];
-            let known = halves(head).0 == tag && self.last_sent(flow).is_some();
-            if known || (head != 0 && age(now, halves(head).1) <= age(now, *then)) {
+            let place = self.place(flow, now);
+            let there = self.words[place.head];
+            if place.known || (there != 0 && age(now, halves(there).1) <= age(now, *then)) {
                 continue;
             }
-            self.put(flow, way, *then);
-            let at = set * SET;
-            let bytes = flow.words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-            let head = self.words[at / 8 + way];
+            self.put(&place, flow, *then);
             taken.push(Noted {
-                head_at: at + 8 * way,
-                head,
-                flow_at: at + FLOWS_AT + FLOW * way,
-                flow: bytes,
+                head_at: 8 * place.head,
+                head: self.words[place.head],
+                flow_at: 8 * place.flow,
+                flow: flow.words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
             });
         }
         taken
@@ -211,29 +212,34 @@ impl FlowTable {
 
     /// Notes that a flow was used.
     pub fn note(&mut self, flow: &Flow, now: u32) {
-        let way = self.way(flow, now);
-        self.put(flow, way, now);
+        let place = self.place(flow, now);
+        self.put(&place, flow, now);
     }
 
-    /// Where in its set a flow is or, if it is not there, would be.
-    fn way(&self, flow: &Flow, now: u32) -> usize {
+    /// Where a flow is or, if it is not there, would be.
+    fn place(&self, flow: &Flow, now: u32) -> Place {
         let (set, tag) = self.layout.place(flow);
-        let set = &self.words[set * SET / 8..][..SET / 8];
-        let is_it = |way: &usize| halves(set[*way]).0 == tag && set[flow_at(*way)] == flow.words;
+        let start = set * SET / 8;
+        let heads = &self.words[start..][..WAYS];
+        let flow_of = |way: usize| start + FLOWS_AT / 8 + WORDS * way;
+        let is_it =
+            |way: &usize| halves(heads[*way]).0 == tag && self.words[flow_of(*way)..][..WORDS] == flow.words;
         let oldest = || {
-            let how_old =
-                |way: &usize| if set[*way] == 0 { u64::MAX } else { age(now, halves(set[*way]).1).into() };
+            let how_old = |way: &usize| match heads[*way] {
+                0 => u64::MAX,
+                head => age(now, halves(head).1).into(),
+            };
             // Of those that are alike, the first.
             (0..WAYS).rev().max_by_key(how_old).unwrap_or(0)
         };
-        (0..WAYS).find(is_it).unwrap_or_else(oldest)
+        let found = (0..WAYS).find(is_it);
+        let way = found.unwrap_or_else(oldest);
+        Place { head: start + way, flow: flow_of(way), tag, known: found.is_some() }
     }
 
-    fn put(&mut self, flow: &Flow, way: usize, now: u32) {
-        let (set, tag) = self.layout.place(flow);
-        let set = &mut self.words[set * SET / 8..][..SET / 8];
-        set[flow_at(way)].copy_from_slice(&flow.words);
-        set[way] = u64::from(tag) << 32 | u64::from(now);
+    fn put(&mut self, place: &Place, flow: &Flow, now: u32) {
+        self.words[place.flow..][..WORDS].copy_from_slice(&flow.words);
+        self.words[place.head] = u64::from(place.tag) << 32 | u64::from(now);
     }
 
     /// Its bytes, as the kernel's programs have them.
