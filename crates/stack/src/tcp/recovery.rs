@@ -248,7 +248,7 @@ impl Connection {
         cx: &Context<'_>,
     ) {
         if let Some(rtt) = delivered.rtt {
-            self.rtt.sample(rtt, cx.now);
+            self.rtt.sample(rtt, cx.now, (self.una, self.nxt));
         } else if advanced
             && delivered.bytes > 0
             && self.timestamps
@@ -256,7 +256,8 @@ impl Connection {
         {
             let millis = self.clock(cx.now).wrapping_sub(echo);
             if echo != 0 && millis < 1 << 30 {
-                self.rtt.sample(Span(u64::from(millis.max(1)) * 1_000_000), cx.now);
+                let rtt = Span(u64::from(millis.max(1)) * 1_000_000);
+                self.rtt.sample(rtt, cx.now, (self.una, self.nxt));
             }
         }
     }
@@ -344,6 +345,10 @@ impl Connection {
         // RFC 3168, 6.1.2: a mark has reduced this window already. RFC 4015, 3.4: it was of congestion, whatever was lost.
         let reduced = self.slowed_at().is_some_and(|at| self.una.before(at));
         let undo = if reduced { None } else { self.remember() };
+        if !reduced {
+            self.reduce();
+        }
+        self.undo = undo;
         // RFC 8985, 7.1: what a probe did is no question any more.
         self.phase = Phase::Recovery;
         self.set_probe(None);
@@ -352,10 +357,6 @@ impl Connection {
         let flight = (self.nxt - self.una - self.board.sacked()).saturating_add(bytes);
         self.prr_flight = flight.max(self.window.mss);
         (self.prr_delivered, self.prr_out) = (0, 0);
-        if !reduced {
-            self.reduce();
-        }
-        self.undo = undo;
         // The first copy goes out at once (RFC 6675, 5, step 4.3).
         self.window.congestion = self.pipe() + self.window.mss;
     }
@@ -414,6 +415,8 @@ impl Connection {
     fn reduce_from(&mut self, flight: u32) -> u32 {
         self.slowed |= self.ecn;
         self.undo = None;
+        // RFC 5681, 3.2 (2): what went out beyond the window while the loss was not yet sure (limited transmit) does not count.
+        let flight = if self.phase == Phase::Open { flight.min(self.window.congestion) } else { flight };
         let left = self.congestion.algorithm().reduced(&self.window, flight);
         // RFC 5681, equation 4, and RFC 9438, 4.6: two segments at least.
         self.window.threshold = left.max(2 * self.window.mss);

@@ -42,6 +42,10 @@ pub(crate) struct Rtt {
     probed: bool,
     /// When the shortest one was, see [`coarse`].
     shortest_at: u32,
+    /// In this round trip: how far measurements were from the smoothed one at most, in units of 2^10 ns.
+    farthest: u32,
+    /// What ends this round trip when it is acknowledged.
+    round: Seq,
     /// The timeout, kept because it is asked for with every segment.
     timeout: Span,
 }
@@ -55,15 +59,21 @@ impl Default for Rtt {
             backoff: 0,
             probed: false,
             shortest_at: 0,
+            farthest: 0,
+            round: Seq::default(),
             timeout: INITIAL_RTO,
         }
     }
 }
 
 impl Rtt {
-    /// Takes a measurement of a segment that was sent once (Karn, section 3).
+    /// Takes a measurement of a segment that was sent once (Karn, section 3), when all before `una` was acknowledged and `nxt` was
+    /// next.
+    ///
+    /// RFC 6298's weights are for one measurement each round trip; with many the variation would be forgotten within a part of one
+    /// (RFC 7323, 4.2). So, as with Linux, it grows at once, and shrinks once each round trip, towards what that had at most.
     #[inline]
-    pub(crate) fn sample(&mut self, rtt: Span, now: Timestamp) {
+    pub(crate) fn sample(&mut self, rtt: Span, now: Timestamp, (una, nxt): (Seq, Seq)) {
         let rtt = rtt.0.max(1);
         if rtt <= self.shortest.0 || self.smoothed == 0 || self.is_shortest_old(now) {
             (self.shortest, self.shortest_at) = (Span(rtt), coarse(now));
@@ -71,9 +81,18 @@ impl Rtt {
         if self.smoothed == 0 {
             // (2.2)
             (self.smoothed, self.variation) = (rtt, rtt / 2);
+            (self.farthest, self.round) = (0, nxt);
         } else {
             // (2.3): RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R'|, then SRTT = 7/8 SRTT + 1/8 R'
-            self.variation = self.variation - self.variation / 4 + self.smoothed.abs_diff(rtt) / 4;
+            let far = self.smoothed.abs_diff(rtt);
+            self.farthest = self.farthest.max(u32::try_from(far >> 10).unwrap_or(u32::MAX));
+            if far > self.variation {
+                self.variation += (far - self.variation) / 4;
+            }
+            if !una.before(self.round) {
+                self.variation -= self.variation.saturating_sub(u64::from(self.farthest) << 10) / 4;
+                (self.farthest, self.round) = (0, nxt);
+            }
             self.smoothed = (self.smoothed - self.smoothed / 8 + rtt / 8).max(1);
         }
         (self.backoff, self.probed) = (0, false);
@@ -213,39 +232,68 @@ mod tests {
         Span::of(Duration::from_millis(ms))
     }
 
+    /// One measurement each round trip.
+    const EACH: (Seq, Seq) = (Seq(1), Seq(1));
+
     #[test]
     fn the_timeout_follows_the_formulae() {
         let mut rtt = Rtt::default();
         assert_eq!(rtt.timeout(), ms(1000));
-        rtt.sample(ms(100), at(0));
+        rtt.sample(ms(100), at(0), EACH);
         assert_eq!(rtt.timeout(), ms(300), "R + 4 R/2");
-        rtt.sample(ms(100), at(0));
+        rtt.sample(ms(100), at(0), EACH);
         assert_eq!(rtt.timeout(), ms(300), "the variation shrinks by a quarter, but G stays");
         rtt.back_off();
         rtt.back_off();
         assert_eq!(rtt.timeout(), ms(1200));
         (0..60).for_each(|_| rtt.back_off());
         assert_eq!(rtt.timeout(), ms(120_000));
-        rtt.sample(ms(1), at(0));
+        rtt.sample(ms(1), at(0), EACH);
         assert_eq!(rtt.backoff, 0, "a measurement ends the doubling");
         let mut fast = Rtt::default();
         let short = Span::of(Duration::from_micros(20));
-        fast.sample(short, at(0));
+        fast.sample(short, at(0), EACH);
         assert_eq!(fast.timeout(), MIN_RTO + short);
         assert_eq!(fast.shortest, short);
     }
+
+    #[test]
+    fn many_measurements_of_a_round_trip_do_not_make_its_variation_forgotten() {
+        let mut rtt = Rtt::default();
+        rtt.sample(ms(400), at(0), EACH);
+        assert_eq!(rtt.variation, ms(200).0);
+        let sample = |rtt: &mut Rtt, una, nxt| rtt.sample(ms(400), at(0), (Seq(una), Seq(nxt)));
+        // The round trip of the first measurement, and one of a hundred segments.
+        sample(&mut rtt, 1, 101);
+        assert_eq!(rtt.variation, ms(150).0, "(2.3)");
+        (2..101).for_each(|una| sample(&mut rtt, una, una + 100));
+        assert_eq!(rtt.variation, ms(150).0);
+        sample(&mut rtt, 101, 201);
+        assert_eq!(rtt.variation, 112_500_000, "once each");
+        // What differs counts at once, and until its round trip is over.
+        rtt.sample(ms(800), at(0), (Seq(102), Seq(202)));
+        let grown = rtt.variation;
+        assert_eq!(grown, 112_500_000 + (ms(400).0 - 112_500_000) / 4);
+        (103..201).for_each(|una| rtt.sample(rtt.smoothed(), at(0), (Seq(una), Seq(una + 100))));
+        assert_eq!(rtt.variation, grown);
+        rtt.sample(rtt.smoothed(), at(0), (Seq(201), Seq(301)));
+        assert_eq!(rtt.variation, grown, "it has seen more");
+        rtt.sample(rtt.smoothed(), at(0), (Seq(301), Seq(401)));
+        assert_eq!(rtt.variation, grown - grown / 4);
+    }
+
     #[test]
     fn a_path_that_has_become_longer_is_noticed_in_five_minutes() {
         let mut rtt = Rtt::default();
-        rtt.sample(ms(10), at(10));
-        rtt.sample(ms(50), at(308));
+        rtt.sample(ms(10), at(10), EACH);
+        rtt.sample(ms(50), at(308), EACH);
         assert_eq!(rtt.shortest, ms(10));
-        rtt.sample(ms(50), at(312));
+        rtt.sample(ms(50), at(312), EACH);
         assert_eq!(rtt.shortest, ms(50));
-        rtt.sample(ms(40), at(313));
+        rtt.sample(ms(40), at(313), EACH);
         assert_eq!(rtt.shortest, ms(40));
-        rtt.sample(ms(40), at(500));
-        rtt.sample(ms(60), at(798));
+        rtt.sample(ms(40), at(500), EACH);
+        rtt.sample(ms(60), at(798), EACH);
         assert_eq!(rtt.shortest, ms(40), "it was as short lately");
     }
 }

@@ -54,7 +54,7 @@ mod tests {
             (connection.window.mss, connection.window.congestion) = (mss, 200 * mss);
             connection.limits.super_segment_min = least;
             // So far away that a millisecond is worth nothing.
-            connection.rtt.sample(Span::of(Duration::from_secs(100)), Timestamp::ZERO);
+            connection.rtt.sample(Span::of(Duration::from_secs(100)), Timestamp::ZERO, Default::default());
             assert_eq!(connection.together(), expected, "{mss}, {least} at least");
         }
     }

@@ -59,7 +59,7 @@ fn without_sack_what_duplicates_have_told_is_not_counted_again() {
         t.peer(". 1:1(0) ack 10001 win 60000");
         sent.push(t.output().len());
     }
-    // Limited transmit, the copy, then 15.4 for 22.
+    // Limited transmit, the copy, then 14 for 22.
     assert_eq!(sent, [1, 1, 1, 0]);
     // The copy has filled the first gap: of four that arrived three were told of.
     t.peer(". 1:1(0) ack 14001 win 60000");
