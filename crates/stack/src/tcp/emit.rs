@@ -24,6 +24,9 @@ use crate::stack::Context;
 /// "This packet may be marked instead of dropped" (RFC 3168, 5).
 const ECT0: u8 = 2;
 
+/// Most bytes that blocks add to a segment's options (RFC 2018, 3): four without timestamps, and two of padding.
+const MOST_BLOCKS: u32 = 36;
+
 /// A segment without payload.
 #[derive(Clone, Debug)]
 pub(super) struct Bare {
@@ -360,7 +363,9 @@ impl Connection {
         cx: &Context<'_>,
     ) -> (u8, Sum) {
         let syn = flags.has(TcpFlags::SYN);
-        let blocks = self.sack && len == 0 && (self.receive.has_gap() || self.duplicate().is_some());
+        let blocks = self.sack
+            && (self.receive.has_gap() || self.duplicate().is_some())
+            && (len == 0 || len + MOST_BLOCKS <= self.window.mss);
         let (_, to) = to.split_at_mut(TCP_HEADER);
         if !syn && !blocks {
             let stamps = if self.timestamps { to.first_chunk_mut::<STAMPS>() } else { None };
@@ -391,7 +396,7 @@ impl Connection {
             }
             options.sack_permitted = self.sack || (asks && self.limits.sack);
         } else {
-            // Beside payload there is no room: `output` sends them by themselves.
+            // Beside a full segment's payload there is no room: `output` sends them by themselves.
             let blocks = self.duplicate().into_iter().chain(self.receive.blocks());
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
             self.set_duplicate(None);
