@@ -269,7 +269,7 @@ pub fn check_steer(rule: &Rule) -> Result<(), SteerError> {
         return SteerRule::of(rule).map(drop);
     }
     let for_filter = [
-        (matches!(action, Action::Limit(_) | Action::SynCookie | Action::Queue), action.name()),
+        (action.answers_syns() || matches!(action, Action::Limit(_) | Action::Queue), action.name()),
         (sample.is_some(), "sample"),
         (!condition.names.is_empty(), "names"),
         (!condition.payload.is_empty(), "payload"),

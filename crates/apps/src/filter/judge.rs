@@ -91,7 +91,7 @@ enum Does {
     Drop,
     LetGo,
     Nothing,
-    SynCookie,
+    AnswersSyns,
 }
 
 impl Kept {
@@ -107,7 +107,7 @@ impl Kept {
             Action::Drop => Does::Drop,
             Action::Pass | Action::Queue | Action::Steer(_) => Does::LetGo,
             Action::Count | Action::Limit(_) => Does::Nothing,
-            Action::SynCookie => Does::SynCookie,
+            Action::SynCookie | Action::SynProxy(_) => Does::AnswersSyns,
         };
         Self {
             counted,
@@ -252,7 +252,7 @@ impl Judge {
                 Before::Nobody(_) => course.next_asked(),
             };
             let Some(kept) = self.kept.get_mut(index) else { break };
-            if kept.does == Does::SynCookie && !is_first {
+            if kept.does == Does::AnswersSyns && !is_first {
                 // What the kernel's program has not answered is none of its business.
                 continue;
             }

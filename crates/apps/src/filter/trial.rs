@@ -56,6 +56,9 @@ pub struct TrialRule {
     pub rule: String,
     /// Its action.
     pub action: &'static str,
+    /// It answers SYNs.
+    #[serde(skip)]
+    pub answers_syns: bool,
     /// It only counts.
     pub dry_run: bool,
     /// Packets that it is about.
@@ -162,6 +165,7 @@ pub fn try_rules<R: Read>(file: &RuleFile, ours: &[Prefix], capture: R) -> Resul
     let of = |(rule, counted): (&Rule, &Counted)| TrialRule {
         rule: rule.name.clone(),
         action: rule.action_name(),
+        answers_syns: rule.action.answers_syns(),
         dry_run: rule.dry_run,
         packets: counted.about.packets,
         bytes: counted.about.bytes,
@@ -228,7 +232,7 @@ impl Display for Trial {
             write!(f, "; {} others are not Ethernet", self.foreign_packets)?;
         }
         for rule in &self.rules {
-            let TrialRule { rule: name, action, packets, bytes, dropped_packets, dry_run } = rule;
+            let TrialRule { rule: name, action, packets, bytes, dropped_packets, dry_run, .. } = rule;
             write!(f, "\n  {name} ({action}): {packets} packets, {bytes} bytes, {dropped_packets} ")?;
             f.write_str(if *dry_run { "would be dropped: a dry run" } else { "dropped" })?;
         }

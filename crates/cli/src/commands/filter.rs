@@ -48,8 +48,9 @@ A rule file:
   name = 'reflection'
   from_ports = [53, 123, '1900-1902']
   match = 'udp and len > 400'
-  action = 'drop'                                      drop, pass, count, sample, limit, syncookie; or queue,
-  [[rule]]                                             with queue = 3: to that queue by the NIC, and then as pass
+  action = 'drop'                                      drop, pass, count, sample, limit, syncookie,
+  [[rule]]                                             synproxy; or queue, with queue = 3: to that queue by
+                                                       the NIC, and then as pass
   name = 'random subdomains'
   names = ['*.example.org']                            DNS queries for these names
   payload = [{ text = 'x', at = 0 }]                   or { bytes = 'de ad', within = 64 }
@@ -94,8 +95,8 @@ pub(crate) struct Args {
     audit: Option<PathBuf>,
     /// Where the program of the rules runs: in XDP, the cheapest place to drop; or at TCX, where nothing is copied for packets that
     /// pass, other programs go on to see these, and no packet can come to user space. auto: at TCX where XDP copies all that passes (a
-    /// veth, drivers without native XDP), as long as the rules have nothing for user space, no syncookie and no len, else in XDP; they
-    /// move there when the file comes to have such a rule
+    /// veth, drivers without native XDP), as long as the rules have nothing for user space, answer no SYNs and have no len, else in XDP;
+    /// they move there when the file comes to have such a rule
     #[arg(long, value_name = "WHERE", default_value = "auto")]
     attach: AttachArg,
     /// Have the NIC drop what rules drop by headers alone (IPv4), by n-tuple rules, where its driver takes them and no other
@@ -320,7 +321,7 @@ fn test(args: &TestArgs) -> Result<bool, Failure> {
             trial.packets
         ));
     }
-    for TrialRule { rule, .. } in trial.rules.iter().filter(|rule| rule.action == Action::SynCookie.name()) {
+    for TrialRule { rule, .. } in trial.rules.iter().filter(|rule| rule.answers_syns) {
         warn(&format!(
             "the rule '{rule}' answers SYNs for who listens, which a capture does not tell: here all that it is about goes on to \
              the rules behind it"

@@ -58,8 +58,8 @@ fn say([from, to]: [&mut TcpStream; 2]) {
 
 /// Connects, and says something in both directions. Which window scales each side says the connection has, and whether it
 /// has timestamps and SACK: from the client, then from the server.
-fn connect(hosts: &[Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
-    let [mut client, mut server] = open(&hosts[0], listener.local_addr().unwrap(), listener);
+fn connect(hosts: [&Host; 2], listener: &TcpListener) -> [(Vec<u8>, bool); 2] {
+    let [mut client, mut server] = open(hosts[0], listener.local_addr().unwrap(), listener);
     let long = vec![7; 200_000];
     let writer = std::thread::spawn(move || server.write_all(&long).map(|()| server).unwrap());
     let mut heard = vec![0; 200_000];
@@ -131,7 +131,7 @@ fn a_syn_flood_is_answered_with_cookies_and_connections_come_through() {
         std::thread::scope(|scope| {
             let flood = scope.spawn(|| flood_of(&format!("{way} --flags syn --rate 50k --duration 3s")));
             while !flood.is_finished() {
-                let [(client, kept), (server, _)] = connect(&hosts, listener);
+                let [(client, kept), (server, _)] = connect(hosts.each_ref(), listener);
                 // Each side's own scale is the other's second.
                 let turned: Vec<u8> = server.into_iter().rev().collect();
                 assert!(client.len() == 2 && client == turned, "{client:?} {turned:?}");
@@ -160,32 +160,38 @@ fn a_syn_flood_is_answered_with_cookies_and_connections_come_through() {
     }
 }
 
-/// Who listens on all addresses of a machine listens on none of those behind it.
-#[test]
-fn connections_that_are_only_forwarded_are_not_answered_for() {
-    let Some(_guard) = bywash_lab::lock() else { return };
-    let (hosts, pair) = two_families(&PairOptions::default());
-    let [client, machine] = &hosts;
+/// A client, a machine that forwards, and a server behind it, over both families; and the two pairs.
+fn routed() -> ([Host; 3], [Pair; 2]) {
+    let ([client, machine], pair) = two_families(&PairOptions::default());
     let server = Host::with(&HostOptions { ipv6: true, ..HostOptions::default() }).unwrap();
     let addresses = [["10.0.1.1/24", "fd01::1/64"], ["10.0.1.2/24", "fd01::2/64"]]
         .map(|end| end.map(|text| text.parse().unwrap()).into());
     let behind =
-        Pair::between(machine, &server, &PairOptions { addresses, ..PairOptions::default() }).unwrap();
+        Pair::between(&machine, &server, &PairOptions { addresses, ..PairOptions::default() }).unwrap();
     for setting in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
         machine.sysctl(setting, "1").unwrap();
     }
     for (host, index, to, by) in [
-        (client, pair.near.index, "10.0.1.0/24", "10.0.0.2"),
-        (client, pair.near.index, "fd01::/64", "fd00::2"),
+        (&client, pair.near.index, "10.0.1.0/24", "10.0.0.2"),
+        (&client, pair.near.index, "fd01::/64", "fd00::2"),
         (&server, behind.far.index, "10.0.0.0/24", "10.0.1.1"),
         (&server, behind.far.index, "fd00::/64", "fd01::1"),
     ] {
         let way = Gateway { index, address: Some(by.parse().unwrap()) };
         host.add_route(to.parse().unwrap(), way).unwrap();
     }
+    ([client, machine, server], [pair, behind])
+}
+
+/// Who listens on all addresses of a machine listens on none of those behind it.
+#[test]
+fn connections_that_are_only_forwarded_are_not_answered_for() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, [pair, _behind]) = routed();
+    let [client, machine, server] = &hosts;
     let _link = answers_come_out(client, pair.near.index);
     machine.sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
-    let [own, far] = [machine, &server].map(|host| {
+    let [own, far] = [machine, server].map(|host| {
         let listener = host.enter(|| TcpListener::bind("[::]:80")).unwrap().unwrap();
         listener.set_nonblocking(true).unwrap();
         listener
@@ -301,41 +307,116 @@ fn who_signs_a_syn_is_answered_by_the_kernel() {
 /// netfilter's SYNPROXY takes them as well: it makes and checks cookies by the same functions of the kernel.
 #[test]
 fn synproxy_takes_the_acknowledgments_of_cookies() {
-    let missing = |tool: &str, ask: &str| Command::new(tool).arg(ask).output().is_err();
-    if missing("ss", "-V") || missing("nft", "--version") {
-        return bywash_lab::skip("ss or nft is not installed");
+    if lacks_ss_or_nft() {
+        return;
     }
     let Some(_guard) = bywash_lab::lock() else { return };
     let (hosts, pair) = two_families(&PairOptions::default());
     let _link = answers_come_out(&hosts[0], pair.near.index);
     let folder = tempfile::tempdir().unwrap();
-    let firewall = folder.path().join("synproxy.nft");
-    let chain = "type filter hook input priority 0; policy accept;\n\
-                 tcp dport 80 ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm";
-    std::fs::write(&firewall, format!("table inet t {{ chain in {{ {chain}\n}}\n}}\n")).unwrap();
-    let set = hosts[1].command("nft").unwrap().arg("-f").arg(&firewall).output().unwrap();
-    assert!(set.status.success(), "{set:?}");
-    // Else an ACK that is of no connection would begin one.
-    hosts[1].sysctl("net.netfilter.nf_conntrack_tcp_loose", "0").unwrap();
+    synproxy(&hosts[1], &folder, "input");
     hosts[1].sysctl("net.ipv4.tcp_syncookies", "2").unwrap();
     hosts[1].sysctl("net.ipv4.tcp_timestamps", "2").unwrap();
     let filter = Filter::on(&hosts[1], &format!("--rules {}", web(&folder).display()));
     for (n, address) in ["10.0.0.2:80", "[fd00::2]:80"].into_iter().enumerate() {
         let listener = hosts[1].enter(|| TcpListener::bind(address)).unwrap().unwrap();
         listener.set_nonblocking(true).unwrap();
-        let [(client, kept), _] = connect(&hosts, &listener);
+        let [(client, kept), _] = connect(hosts.each_ref(), &listener);
         assert!(client.len() == 2 && kept, "{client:?}: timestamps and SACK come through");
-        assert_eq!(valid_cookies(&hosts[1]), n as u64 + 1);
+        assert_eq!(synproxy_has(&hosts[1], VALID), n as u64 + 1);
     }
     assert!(of_rule(summary(&filter.end()), "web", "packets") >= 2, "a SYN of each: ACKs go on");
 }
 
-/// Cookies that SYNPROXY has found right, on all CPUs.
-fn valid_cookies(host: &Host) -> u64 {
+/// Whether ss or nft is missing, which is said.
+fn lacks_ss_or_nft() -> bool {
+    let missing = |tool: &str, ask: &str| Command::new(tool).arg(ask).output().is_err();
+    let lacks = missing("ss", "-V") || missing("nft", "--version");
+    if lacks {
+        bywash_lab::skip("ss or nft is not installed");
+    }
+    lacks
+}
+
+/// Puts netfilter's SYNPROXY in front of port 80, in this hook.
+fn synproxy(host: &Host, folder: &TempDir, hook: &str) {
+    let firewall = folder.path().join("synproxy.nft");
+    let chain = format!(
+        "type filter hook {hook} priority 0; policy accept;\n\
+         tcp dport 80 ct state invalid,untracked synproxy mss 1460 wscale 7 timestamp sack-perm\n\
+         tcp dport 80 ct state invalid drop"
+    );
+    std::fs::write(&firewall, format!("table inet t {{ chain c {{ {chain}\n}}\n}}\n")).unwrap();
+    let set = host.command("nft").unwrap().arg("-f").arg(&firewall).output().unwrap();
+    assert!(set.status.success(), "{set:?}");
+    // Else an ACK that is of no connection would begin one.
+    host.sysctl("net.netfilter.nf_conntrack_tcp_loose", "0").unwrap();
+}
+
+/// What [`synproxy_has`] can say: SYNs that came, and cookies that were right.
+const SYNS: usize = 1;
+const VALID: usize = 3;
+
+/// What SYNPROXY has counted, on all CPUs.
+fn synproxy_has(host: &Host, column: usize) -> u64 {
     let text =
         host.enter(|| std::fs::read_to_string("/proc/thread-self/net/stat/synproxy")).unwrap().unwrap();
-    let column = |line: &str| u64::from_str_radix(line.split_whitespace().nth(3).unwrap(), 16).unwrap();
-    text.lines().skip(1).map(column).sum()
+    let of = |line: &str| u64::from_str_radix(line.split_whitespace().nth(column).unwrap(), 16).unwrap();
+    text.lines().skip(1).map(of).sum()
+}
+
+/// Servers on machines behind this one, which only passes packets on.
+#[test]
+fn a_syn_flood_at_a_server_behind_synproxy_is_answered_and_connections_come_through() {
+    if lacks_ss_or_nft() {
+        return;
+    }
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, [pair, _behind]) = routed();
+    let [client, machine, server] = &hosts;
+    let _link = answers_come_out(client, pair.near.index);
+    let folder = tempfile::tempdir().unwrap();
+    synproxy(machine, &folder, "forward");
+    let rules = folder.path().join("rules.toml");
+    let text = "[[rule]]\nname = \"web\"\nto_ports = [80]\naction = \"synproxy\"\nmss = 1400\nwscale = 7\n";
+    std::fs::write(&rules, text).unwrap();
+    let filter = Filter::on(machine, &format!("--rules {}", rules.display()));
+    let mut answered = 0;
+    for (n, (address, way)) in [
+        ("10.0.1.2:80", "--dst 10.0.1.2 --src 10.9.0.0/16"),
+        ("[fd01::2]:80", "--dst fd01::2 --src fd00:9::/64"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let listener = server.enter(|| TcpListener::bind(address)).unwrap().unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let [(scales, kept), (_, told)] = connect([client, server], &listener);
+        assert!(scales.len() == 2 && kept && told, "{scales:?}: window scale, timestamps and SACK");
+        assert_eq!(synproxy_has(machine, VALID), n as u64 + 1);
+        let flood_of = |mac: &str, words: &str| {
+            let words = format!(
+                "generate --inject right --dst-mac {mac} --proto tcp --dport 80 --sport 1024-65535 --payload none \
+                 --rate 20k --count 5000 --json {words}"
+            );
+            sent(client.command(BYWASH).unwrap().args(arguments(&words)).output().unwrap())
+        };
+        let (mac, other) = ("02:00:00:00:00:02", "02:00:00:00:00:07");
+        answered += flood_of(mac, &format!("--flags syn {way}")) + 1;
+        // What is no SYN is the firewall's to judge, and what is for another station, or for the machine itself, no SYN of a server's.
+        flood_of(mac, &format!("--flags ack {way}"));
+        flood_of(other, &format!("--flags syn {way}"));
+        let own = if n == 0 { "--dst 10.0.0.2 --src 10.9.0.0/16" } else { "--dst fd00::2 --src fd00:9::/64" };
+        flood_of(mac, &format!("--flags syn {own}"));
+    }
+    let told = filter.end();
+    let summary = summary(&told);
+    let hung = summary["port"]["counters"]["hung"].as_u64().unwrap();
+    let counted = of_rule(summary, "web", "packets");
+    assert!(counted <= answered && counted + hung >= answered, "{answered}: {summary}");
+    if hung == 0 {
+        assert_eq!(synproxy_has(machine, SYNS), 0, "the kernel saw none of them");
+    }
 }
 
 #[test]

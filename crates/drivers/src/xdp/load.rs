@@ -109,7 +109,8 @@ impl Opening<'_> {
                     .into(),
             );
         }
-        if cookies.is_some() && self.interface.kind.as_deref() == Some("veth") {
+        let answers_syns = rules.set.rules().iter().any(|rule| rule.action.answers_syns());
+        if answers_syns && self.interface.kind.as_deref() == Some("veth") {
             warnings.push(format!(
                 "SYN cookies leave by {}, a veth: they arrive only when its other end has an XDP program, too (any), which can't be \
                  seen from here",

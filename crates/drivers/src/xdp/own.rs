@@ -1,11 +1,11 @@
-//! The addresses of this machine that SYNs are answered for, as programs find them. They are looked at beside the gateways: one that has
-//! come since is not answered for yet, its SYNs go on.
+//! The addresses of this machine that SYNs are answered for, and its MACs, as programs find them. They are looked at beside the gateways:
+//! one that has come since is not answered for yet, its SYNs go on.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::{Mutex, PoisonError};
 
-use bywash_filter::rules::{Action, OwnKey, RuleSet};
+use bywash_filter::rules::{OwnKey, RuleSet};
 use bywash_sys::bpf::{BpfError, Map, MapKind, MapSpec};
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::route::{Link, Route};
@@ -26,7 +26,7 @@ pub(super) struct Own {
 impl Own {
     /// Without any address yet; `None` where no rule answers SYNs.
     pub(super) fn create(set: &RuleSet) -> Result<Option<Self>, BpfError> {
-        if !set.rules().iter().any(|rule| rule.action == Action::SynCookie) {
+        if !set.rules().iter().any(|rule| rule.action.answers_syns()) {
             return Ok(None);
         }
         let [key_size, entries] = [OwnKey::SIZE, MOST].map(|n| u32::try_from(n).unwrap_or(u32::MAX));
@@ -53,8 +53,8 @@ impl AsRawFd for Own {
     }
 }
 
-/// By which MACs packets for the machine come in by an interface, and to which addresses: those of all interfaces, but link-local ones of
-/// this one alone, and of the bridge or bond that it is a port of.
+/// By which MACs packets for the machine come in by an interface, and to which addresses: any that it passes on, and those of all
+/// interfaces, but link-local ones of this one alone, and of the bridge or bond that it is a port of.
 pub(super) fn find(route: &mut Route, interface: u32) -> Result<BTreeSet<OwnKey>, NetlinkError> {
     let mut stations = Vec::<Link>::new();
     let mut next = Some(interface);
@@ -68,7 +68,8 @@ pub(super) fn find(route: &mut Route, interface: u32) -> Result<BTreeSet<OwnKey>
         let is_here = stations.iter().any(|link| link.index == address.index);
         !ip.is_loopback() && !ip.is_multicast() && (!address.link_local || is_here)
     });
-    let addresses: BTreeSet<_> = addresses.map(|address| address.prefix.address).collect();
+    let addresses: BTreeSet<_> =
+        addresses.map(|address| Some(address.prefix.address)).chain([None]).collect();
     let macs: BTreeSet<_> = stations.iter().filter_map(|link| Some(link.mac?.0)).collect();
     let keys = macs.iter().flat_map(|&mac| addresses.iter().map(move |&address| OwnKey { mac, address }));
     Ok(keys.collect())

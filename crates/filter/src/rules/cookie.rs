@@ -1,8 +1,10 @@
-//! SYN cookies in XDP: a SYN is answered in the driver, and the kernel's own listener takes the ACK that comes back.
+//! SYN cookies in XDP: a SYN is answered in the driver, and the kernel takes the ACK that comes back: its own listener, or, for servers on
+//! other machines, netfilter's SYNPROXY.
 //!
 //! ```text
 //!     SYN, a listener is there ──► SYN-ACK with the kernel's cookie, back out of the interface (XDP_TX)
 //!     ACK, only a listener is there: with its cookie ──► the next rule; without ──► XDP_DROP
+//!     SYN that is passed on to another machine, for SYNPROXY ──► SYN-ACK with the kernel's cookie, the same way
 //!     everything else ──► the next rule
 //! ```
 //!
@@ -12,13 +14,15 @@
 //!
 //! The cookie is the one that the kernel would have sent (`bpf_tcp_gen_syncookie`), and making it so tells the listener to
 //! expect it. The helpers that need no listener (`bpf_tcp_raw_gen_syncookie_ipv4`) do not, and a listener that has seen no
-//! overflow lately refuses all cookies. With `net.ipv4.tcp_syncookies` at 1 the kernel gives one only while its queue is full,
-//! and the SYN goes on.
+//! overflow lately refuses all cookies. SYNPROXY asks for no overflow, and there is no listener: for it they are the ones. With
+//! `net.ipv4.tcp_syncookies` at 1 the kernel gives a listener's only while its queue is full, and the SYN goes on.
 //!
 //! A SYN with a signature (TCP-MD5, TCP-AO) goes on as well: nobody but the kernel has the key for its answer.
 //!
 //! A cookie holds the MSS. Window scale and SACK are kept in the lowest bits of our timestamp as the kernel does, which comes
-//! back with the ACK: that takes a SYN with a timestamp, and a kernel whose timestamps have no secret offset.
+//! back with the ACK: that takes a SYN with a timestamp, and a listener's kernel whose timestamps have no secret offset.
+//!
+//! What speaks for another machine offers no window, as SYNPROXY: the client's data waits until that machine has answered, too.
 
 use super::forwarded::ROUTE;
 use super::keys::OwnKey;
@@ -43,6 +47,15 @@ impl SynCookies {
     pub const LONGEST: Self = Self { mss: [1460, 1440], window_scale: Some(7) };
 }
 
+/// What SYNPROXY says for servers on other machines, as its rule has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SynProxy {
+    /// The longest segments that they take.
+    pub mss: u16,
+    /// The window scale that they use, 14 at most.
+    pub window_scale: u8,
+}
+
 /// A TCP header's flags.
 const SYN: i32 = 0x02;
 const ACK: i32 = 0x10;
@@ -53,6 +66,7 @@ const SYN_RST_ACK: i32 = 0x16;
 const SEQ: i16 = 4;
 const OFFSET: i16 = 12;
 const FLAGS: i16 = 13;
+const WINDOW: i16 = 14;
 const CHECKSUM: i16 = 16;
 /// Bytes of a TCP header without options.
 const HEADER: i16 = 20;
@@ -93,6 +107,16 @@ const MOST_OPTIONS: i32 = 20;
 const PLAIN_ANSWER: i16 = HEADER + 4;
 const FULL_ANSWER: i16 = HEADER + 20;
 
+/// What an answer says besides the cookie.
+#[derive(Clone, Copy)]
+struct Answer {
+    mss: u16,
+    /// Zero or all ones: the same in any byte order.
+    window: u16,
+    /// The window scale, where options are kept.
+    scale: Option<u8>,
+}
+
 impl Coder<'_> {
     /// Answers a SYN, drops an ACK without a cookie; all else goes on at `next`.
     pub(super) fn answer_syn(&mut self, slot: u32, next: Label) {
@@ -106,7 +130,7 @@ impl Coder<'_> {
         self.assembler.operate(Operation::And, Register::R1, SYN_RST_ACK);
         self.assembler.jump_if(Register::R1, Condition::NotEqual, ACK, next);
         self.assembler.place(look);
-        self.unless_own(plain, next);
+        self.unless_own(plain, true, next);
         self.find_listener(plain, release, next);
         self.assembler.load(Width::Byte, Register::R1, DATA, tcp + FLAGS);
         self.assembler.jump_if(Register::R1, Condition::CommonBit, SYN, syn);
@@ -127,13 +151,45 @@ impl Coder<'_> {
             coder.assembler.load(Width::Double, Register::R5, Register::R10, LEN_AT);
             coder.assembler.call(Helper::MakeSynCookie);
         });
+        let mss = settings.mss[usize::from(plain.family == Family::V6)];
+        self.answer(plain, Answer { mss, window: u16::MAX, scale: settings.window_scale }, slot, next);
+        self.assembler.place(release);
+        self.release();
+        self.assembler.jump(next);
+    }
+
+    /// Answers a SYN that is passed on to another machine; all else goes on at `next`.
+    pub(super) fn answer_for_proxy(&mut self, proxy: SynProxy, slot: u32, next: Label) {
+        let Some(plain) = self.plain.filter(Plain::is_tcp) else { return self.assembler.jump(next) };
+        self.assembler.load(Width::Byte, Register::R1, DATA, at(plain.transport()) + FLAGS);
+        self.assembler.operate(Operation::And, Register::R1, FIN_SYN_RST_ACK);
+        self.assembler.jump_if(Register::R1, Condition::NotEqual, SYN, next);
+        self.unless_own(plain, false, next);
+        self.unless_passed_on(plain, HEADER_AT, next);
+        self.copy_header(plain, next);
+        self.read_options(next);
+        self.assembler.mov(Register::R1, DATA);
+        self.assembler.operate(Operation::Add, Register::R1, NETWORK);
+        self.assembler.mov(Register::R2, Register::R10);
+        self.assembler.operate(Operation::Add, Register::R2, i32::from(HEADER_AT));
+        self.assembler.load(Width::Double, Register::R3, Register::R10, LEN_AT);
+        self.assembler.call(match plain.family {
+            Family::V4 => Helper::MakeRawSynCookie4,
+            Family::V6 => Helper::MakeRawSynCookie6,
+        });
+        let SynProxy { mss, window_scale } = proxy;
+        self.answer(plain, Answer { mss, window: 0, scale: Some(window_scale) }, slot, next);
+    }
+
+    /// Answers with the cookie in r0; goes to `next` when there is none.
+    fn answer(&mut self, plain: Plain, answer: Answer, slot: u32, next: Label) {
         // A cookie has its MSS above; an error is negative.
         self.assembler.mov(Register::R1, Register::R0);
         self.assembler.operate(Operation::ShiftRight, Register::R1, 48);
         self.assembler.jump_if(Register::R1, Condition::NotEqual, 0, next);
         let short = self.assembler.label();
-        self.begin_answer(plain, settings);
-        if let Some(scale) = settings.window_scale {
+        self.begin_answer(plain, answer);
+        if let Some(scale) = answer.scale {
             self.assembler.load(Width::Double, Register::R1, Register::R10, STAMP_AT);
             self.assembler.operate(Operation::ShiftRight, Register::R1, 32);
             self.assembler.jump_if(Register::R1, Condition::Equal, 0, short);
@@ -142,20 +198,21 @@ impl Coder<'_> {
         }
         self.assembler.place(short);
         self.send(plain, PLAIN_ANSWER, slot);
-        self.assembler.place(release);
-        self.release();
-        self.assembler.jump(next);
     }
 
-    /// Goes to `other` when the packet is for another station, or for an address that is not known to be this machine's.
-    fn unless_own(&mut self, plain: Plain, other: Label) {
+    /// Goes to `other` when the packet is for another station, or, if its address is `asked`, for one that is not known to be this
+    /// machine's.
+    fn unless_own(&mut self, plain: Plain, asked: bool, other: Label) {
         let (address, len) = match plain.family {
             Family::V4 => (at(NETWORK) + 16, 4),
             Family::V6 => (at(NETWORK) + 24, 16),
         };
-        let mut pieces = vec![(Width::Word, 0, 0), (Width::Half, 4, 4), (Width::Half, 12, 6)];
-        pieces.extend((0..len).step_by(4).map(|word| (Width::Word, address + word, 8 + word)));
-        for double in 1..3 {
+        let mut pieces = vec![(Width::Word, 0, 0), (Width::Half, 4, 4)];
+        if asked {
+            pieces.push((Width::Half, 12, 6));
+            pieces.extend((0..len).step_by(4).map(|word| (Width::Word, address + word, 8 + word)));
+        }
+        for double in 0..3 {
             self.assembler.store(Width::Double, Register::R10, HEADER_AT + 8 * double, 0);
         }
         for (width, from, to) in pieces {
@@ -316,7 +373,7 @@ impl Coder<'_> {
     }
 
     /// The answer's header up to the MSS; the cookie is in r0.
-    fn begin_answer(&mut self, plain: Plain, settings: SynCookies) {
+    fn begin_answer(&mut self, plain: Plain, answer: Answer) {
         let tcp = at(plain.transport());
         for double in 0..5 {
             self.assembler.store(Width::Double, Register::R10, ANSWER_AT + 8 * double, 0);
@@ -333,8 +390,8 @@ impl Coder<'_> {
         self.assembler.from_network_order(Register::R1, Width::Word);
         self.assembler.store(Width::Word, Register::R10, ANSWER_AT + SEQ + 4, Register::R1);
         self.assembler.store(Width::Byte, Register::R10, ANSWER_AT + FLAGS, SYN | ACK);
-        self.assembler.store(Width::Half, Register::R10, ANSWER_AT + 14, 0xffff);
-        let mss = settings.mss[usize::from(plain.family == Family::V6)].to_be_bytes();
+        self.assembler.store(Width::Half, Register::R10, ANSWER_AT + WINDOW, i32::from(answer.window));
+        let mss = answer.mss.to_be_bytes();
         self.write(HEADER, [2, 4, mss[0], mss[1]]);
     }
 

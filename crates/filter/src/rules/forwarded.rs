@@ -25,10 +25,23 @@ const AF_INET6: i32 = 10;
 /// `BPF_FIB_LKUP_RET_FWD_DISABLED`: nothing is forwarded that comes in by this interface.
 const STAYS_HERE: [i32; 2] = [4, 5];
 
+/// `BPF_FIB_LKUP_RET_SUCCESS`: the neighbour is known that it is passed on to; and `BPF_FIB_LKUP_RET_NO_NEIGH`: it is not yet.
+const PASSED_ON: [i32; 2] = [0, 7];
+
 impl Coder<'_> {
     /// Goes to `forwarded` when the packet may be for another machine. What routes are asked is on the stack, from `place` on.
     pub(super) fn unless_forwarded(&mut self, plain: Plain, place: i16, forwarded: Label) {
-        let here = self.assembler.label();
+        self.unless_route_says(&STAYS_HERE, plain, place, forwarded);
+    }
+
+    /// Goes to `other` unless the packet is for another machine, to which this one passes it on. The same stack.
+    pub(super) fn unless_passed_on(&mut self, plain: Plain, place: i16, other: Label) {
+        self.unless_route_says(&PASSED_ON, plain, place, other);
+    }
+
+    /// Goes to `other` unless routes, asked for the packet, answer one of these.
+    fn unless_route_says(&mut self, answers: &[i32], plain: Plain, place: i16, other: Label) {
+        let found = self.assembler.label();
         for double in (0..ROUTE).step_by(8) {
             self.assembler.store(Width::Double, Register::R10, place + double, 0);
         }
@@ -64,10 +77,10 @@ impl Coder<'_> {
         self.assembler.mov(Register::R3, i32::from(ROUTE));
         self.assembler.mov(Register::R4, 0);
         self.assembler.call(Helper::FindRoute);
-        for result in STAYS_HERE {
-            self.assembler.jump_if(Register::R0, Condition::Equal, result, here);
+        for &answer in answers {
+            self.assembler.jump_if(Register::R0, Condition::Equal, answer, found);
         }
-        self.assembler.jump(forwarded);
-        self.assembler.place(here);
+        self.assembler.jump(other);
+        self.assembler.place(found);
     }
 }

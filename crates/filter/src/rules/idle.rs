@@ -34,7 +34,7 @@ impl Rule {
         if !self.condition.names.is_empty() && !may_be(&["", "vlan and ", "vlan and vlan and "], "udp") {
             return Some("names, which are asked for over UDP, and its match excludes UDP");
         }
-        if self.action == Action::SynCookie && !may_be(&[""], "tcp") {
+        if self.action.answers_syns() && !may_be(&[""], "tcp") {
             return Some("SYNs, and its match excludes TCP");
         }
         None

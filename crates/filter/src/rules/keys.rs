@@ -79,24 +79,25 @@ impl BlockKey {
 pub struct OwnKey {
     /// The MAC of the interface, or of the bridge or bond that it is a port of.
     pub mac: [u8; 6],
-    /// One of the machine's addresses.
-    pub address: IpAddr,
+    /// One of the machine's addresses; none for all that it passes on.
+    pub address: Option<IpAddr>,
 }
 
 impl OwnKey {
     /// Bytes of a key.
     pub const SIZE: usize = 24;
 
-    /// As the kernel sees it: the MAC, the EtherType in network byte order, the address and zeros.
+    /// As the kernel sees it: the MAC, the EtherType in network byte order, the address and zeros; or zeros behind the MAC.
     pub fn to_bytes(self) -> [u8; Self::SIZE] {
         let mut bytes = [0; Self::SIZE];
         bytes[..6].copy_from_slice(&self.mac);
         match self.address {
-            IpAddr::V4(address) => {
+            None => {}
+            Some(IpAddr::V4(address)) => {
                 bytes[6..8].copy_from_slice(&Family::V4.ether_type().to_be_bytes());
                 bytes[8..12].copy_from_slice(&address.octets());
             }
-            IpAddr::V6(address) => {
+            Some(IpAddr::V6(address)) => {
                 bytes[6..8].copy_from_slice(&Family::V6.ether_type().to_be_bytes());
                 bytes[8..].copy_from_slice(&address.octets());
             }

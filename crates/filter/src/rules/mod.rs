@@ -47,7 +47,7 @@ use std::time::{Duration, SystemTime};
 
 use crate::Expression;
 pub use crate::walk::Family;
-pub use cookie::SynCookies;
+pub use cookie::{SynCookies, SynProxy};
 pub use course::{Course, Findings};
 pub use drawn::Drawn;
 pub use established::{FlowCount, FlowMap, note_program};
@@ -131,6 +131,8 @@ pub enum Action {
     Limit(Limit),
     /// SYNs are answered for the kernel, and ACKs that are for no connection and have no cookie are gone.
     SynCookie,
+    /// SYNs to other machines, to which this one passes packets on, are answered for netfilter's SYNPROXY.
+    SynProxy(SynProxy),
 }
 
 /// How many packets may come.
@@ -400,7 +402,7 @@ impl Rule {
     /// Why a program at TCX can't do what the rule says; `None` where it can.
     pub fn needs_xdp(&self) -> Option<&'static str> {
         match self.action {
-            Action::SynCookie => Some("answers SYNs in the driver"),
+            Action::SynCookie | Action::SynProxy(_) => Some("answers SYNs in the driver"),
             Action::Limit(_) => Some("has a limit, which user space keeps"),
             Action::Queue => Some("gives its packets to user space"),
             Action::Steer(_) => Some("gives its packets to a queue of the NIC's"),
@@ -424,7 +426,7 @@ impl Rule {
         let plain = match self.action {
             Action::Drop | Action::Pass | Action::Count | Action::Queue => true,
             Action::Limit(limit) => limit.block.is_none(),
-            Action::Steer(_) | Action::SynCookie => false,
+            Action::Steer(_) | Action::SynCookie | Action::SynProxy(_) => false,
         };
         plain && self.condition.has_only_lists() && self.condition.lists() > 0 && self.sample.is_none()
     }
@@ -485,7 +487,13 @@ impl Action {
             Self::Count => "count",
             Self::Limit(_) => "limit",
             Self::SynCookie => "syncookie",
+            Self::SynProxy(_) => "synproxy",
         }
+    }
+
+    /// Whether it answers SYNs in the driver, and lets all else go on.
+    pub fn answers_syns(self) -> bool {
+        matches!(self, Self::SynCookie | Self::SynProxy(_))
     }
 }
 

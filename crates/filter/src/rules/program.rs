@@ -195,7 +195,7 @@ impl<'a> RuleProgram<'a> {
     }
 
     fn answers_syns(&self) -> bool {
-        self.rules.rules().iter().any(|rule| rule.action == Action::SynCookie)
+        self.rules.rules().iter().any(|rule| rule.action.answers_syns())
     }
 
     /// With a way of their own for these kinds of packets.
@@ -440,8 +440,10 @@ impl Coder<'_> {
         if rule.decides() || rule.asks_user_space() {
             self.count_before(i32::try_from(index).unwrap_or(i32::MAX));
         }
-        if rule.action == Action::SynCookie {
-            return self.answer_syn(slot, next);
+        match rule.action {
+            Action::SynCookie => return self.answer_syn(slot, next),
+            Action::SynProxy(proxy) => return self.answer_for_proxy(proxy, slot, next),
+            _ => {}
         }
         if rule.asks_user_space() {
             // Whether it is met as a whole is known there; it is counted there.

@@ -103,8 +103,10 @@ fn a_port_with_a_program_steers_by_any_expression_and_leaves_the_rest_to_the_fil
     assert_eq!(check_steer(&Rule { dry_run: true, ..rule.clone() }), Ok(()));
     let established = Some(std::time::Duration::from_secs(1));
     let condition = Condition { established, ..Condition::default() };
+    let proxy = bywash_filter::rules::SynProxy { mss: 1460, window_scale: 7 };
     for (rule, what) in [
         (Rule { action: Action::SynCookie, ..rule.clone() }, "syncookie"),
+        (Rule { action: Action::SynProxy(proxy), ..rule.clone() }, "synproxy"),
         (Rule { sample: std::num::NonZeroU32::new(9), ..rule.clone() }, "sample"),
         (Rule { condition, ..rule.clone() }, "established"),
     ] {

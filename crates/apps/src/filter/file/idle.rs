@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::SystemTime;
 
-use bywash_port::{Action, Rule};
+use bywash_port::Rule;
 
 use super::RuleFile;
 
@@ -68,7 +68,7 @@ impl RuleFile {
 
 /// What is to be said of a rule that answers SYNs, when a rule before it gives them to user space: from there none comes back to it.
 fn taken_before(rule: &Rule, before: &Rule) -> Option<String> {
-    if rule.action != Action::SynCookie {
+    if !rule.action.answers_syns() {
         return None;
     }
     let takes = |port| before.takes_tcp_of(&rule.condition, port);

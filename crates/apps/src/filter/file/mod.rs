@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bywash_port::filter::Expression;
-use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS, PrefixError};
+use bywash_port::filter::rules::{FlowOptions, MOST_FLOWS, PrefixError, SynProxy};
 use bywash_port::filter::xdp::NeverTake;
 use bywash_port::{Action, Limit, Per, Prefix, Rule, RuleSet, Rules, SteerError};
 use serde::Deserialize;
@@ -143,6 +143,8 @@ struct RawRule {
     per: Option<Spanned<String>>,
     block_seconds: Option<Spanned<u32>>,
     queue: Option<Spanned<u16>>,
+    mss: Option<Spanned<u16>>,
+    wscale: Option<Spanned<u8>>,
 }
 
 impl RulePlaces {
@@ -362,7 +364,7 @@ impl RuleFile {
         let expires = raw.expires.as_ref().map(moment).transpose()?;
         let action = action(raw)?;
         let in_user_space = !condition.names.is_empty() || !condition.payload.is_empty();
-        if action == Action::SynCookie && (in_user_space || sample.is_some() || raw.dry_run) {
+        if action.answers_syns() && (in_user_space || sample.is_some() || raw.dry_run) {
             let what = "SYNs are answered in XDP: no names, payload, sample or dry_run here, put them in another rule";
             return Err(fault(&raw.action, what).into());
         }
@@ -371,38 +373,55 @@ impl RuleFile {
 }
 
 fn action(raw: &RawRule) -> Result<Action, Fault> {
-    let limits = [
-        raw.rate.as_ref().map(Spanned::span),
-        raw.burst.as_ref().map(Spanned::span),
-        raw.per.as_ref().map(Spanned::span),
-        raw.block_seconds.as_ref().map(Spanned::span),
-    ];
     let action = match raw.action.get_ref().as_str() {
         "drop" => Action::Drop,
         "pass" => Action::Pass,
         "count" => Action::Count,
         "sample" if raw.sample.is_some() => Action::Count,
         "sample" => return Err(fault(&raw.action, "say how many: sample = 1000 keeps one in a thousand")),
-        "limit" => return limit(raw).map(Action::Limit),
+        "limit" => Action::Limit(limit(raw)?),
         "syncookie" => Action::SynCookie,
+        "synproxy" => Action::SynProxy(syn_proxy(raw)?),
         "queue" => {
             let queue = raw.queue.as_ref().map(|queue| *queue.get_ref());
             let queue = queue.ok_or_else(|| fault(&raw.action, "say which, from 0 on: queue = 3"))?;
             Action::Steer(queue)
         }
         other => {
-            let what =
-                format!("'{other}' is no action: write drop, pass, count, sample, limit, syncookie or queue");
+            let what = format!(
+                "'{other}' is no action: write drop, pass, count, sample, limit, syncookie, synproxy or queue"
+            );
             return Err(fault(&raw.action, what));
         }
     };
-    if let Some(queue) = raw.queue.as_ref().filter(|_| !matches!(action, Action::Steer(_))) {
-        return Err(fault(queue, "this is for action = \"queue\""));
-    }
-    match limits.into_iter().flatten().next() {
-        Some(at) => Err(Fault { at, within: None, what: "this is for action = \"limit\"".into() }),
+    let parts = [
+        (raw.queue.as_ref().map(Spanned::span), "queue"),
+        (raw.rate.as_ref().map(Spanned::span), "limit"),
+        (raw.burst.as_ref().map(Spanned::span), "limit"),
+        (raw.per.as_ref().map(Spanned::span), "limit"),
+        (raw.block_seconds.as_ref().map(Spanned::span), "limit"),
+        (raw.mss.as_ref().map(Spanned::span), "synproxy"),
+        (raw.wscale.as_ref().map(Spanned::span), "synproxy"),
+    ];
+    let stray = parts.into_iter().find_map(|(at, of)| Some((at?, of)).filter(|_| of != action.name()));
+    match stray {
+        Some((at, of)) => Err(Fault { at, within: None, what: format!("this is for action = \"{of}\"") }),
         None => Ok(action),
     }
+}
+
+fn syn_proxy(raw: &RawRule) -> Result<SynProxy, Fault> {
+    let wanting = |what| fault(&raw.action, format!("say what SYNPROXY says for the servers: {what}"));
+    let mss = raw.mss.as_ref().ok_or_else(|| wanting("mss = 1460"))?;
+    let window_scale = raw.wscale.as_ref().ok_or_else(|| wanting("wscale = 7"))?;
+    if *mss.get_ref() == 0 {
+        return Err(fault(mss, "segments of 0 bytes carry nothing"));
+    }
+    // RFC 7323, 2.3
+    if *window_scale.get_ref() > 14 {
+        return Err(fault(window_scale, "a window scale is 14 at most"));
+    }
+    Ok(SynProxy { mss: *mss.get_ref(), window_scale: *window_scale.get_ref() })
 }
 
 fn limit(raw: &RawRule) -> Result<Limit, Fault> {

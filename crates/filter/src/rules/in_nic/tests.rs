@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::rules::{Limit, Per};
+use crate::rules::{Limit, Per, SynProxy};
 use crate::xdp::NeverTake;
 use crate::{NoNames, Options};
 
@@ -119,7 +119,8 @@ fn what_only_the_program_can_do_stays_there() {
     ] {
         assert_eq!(last(vec![rule], None, &[]), (vec![], lines(&[why])));
     }
-    for action in [Action::Pass, Action::Count, Action::SynCookie] {
+    let proxy = Action::SynProxy(SynProxy { mss: 1460, window_scale: 7 });
+    for action in [Action::Pass, Action::Count, Action::SynCookie, proxy] {
         assert_eq!(last(vec![rule("r", action, seven())], None, &[]), (vec![], vec![]), "{action:?}");
     }
 }
