@@ -22,6 +22,7 @@ pub(crate) use output::{Fields, header_length, network_length, put_header, write
 use quick::{Ahead, Known};
 pub(crate) use reassembly::Reassembly;
 
+use crate::segmentation::cut;
 use crate::stack::Context;
 use crate::{
     Address, Flow, InterfaceId, Medium, PortId, Request, Snapshot, Stack, Timestamp, Unreachable, gro, packet,
@@ -294,11 +295,48 @@ impl Stack {
         let (tcp, udp, mut context) = self.protocols(now, pool);
         match Protocol(inbound.protocol) {
             Protocol::TCP => tcp.input(inbound, &mut context),
+            Protocol::UDP if inbound.packet.offload.segmentation().is_some() => {
+                self.deliver_each(now, inbound, pool);
+            }
             Protocol::UDP => udp.input(inbound, &mut context),
             Protocol::ICMP if inbound.source.is_v4() => self.icmp_input(inbound),
             Protocol::ICMPV6 if !inbound.source.is_v4() => self.icmp_input(inbound),
             _ => context.refuse(inbound, Unreachable::Protocol),
         }
+    }
+
+    /// Datagrams that came as one super-segment, because they were sent so (Linux: `UDP_SEGMENT`) or the port has joined them: where
+    /// each begins is a matter of the program's, so they are cut before it sees them.
+    #[cold]
+    fn deliver_each(&mut self, now: Timestamp, inbound: Inbound, pool: &mut Pool) {
+        // What is cut counts as summed.
+        if !inbound.checksum_right() {
+            self.counters.checksum += 1;
+            self.counters.udp_errors += 1;
+            return pool.give_packet(inbound.packet);
+        }
+        let Inbound {
+            interface, source, destination, protocol, start, ecn, group, reassembled, inside, ..
+        } = inbound;
+        let done = cut(inbound.packet, 0, false, pool, |packet, pool| {
+            let end = packet.len();
+            let (_, udp, mut context) = self.protocols(now, pool);
+            let datagram = Inbound {
+                packet,
+                interface,
+                source,
+                destination,
+                protocol,
+                start,
+                end,
+                ecn,
+                group,
+                reassembled,
+                inside,
+            };
+            udp.input(datagram, &mut context);
+        });
+        self.out.dropped += u64::from(!done);
     }
 
     fn icmp_input(&mut self, inbound: Inbound) {

@@ -1,12 +1,15 @@
 //! UDP: what sockets may hold, which ports they have, and what they may send.
 
+use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::ip::{ethernet, read};
+use crate::ip6;
 use crate::wire::{Node, PORT, Pair, address};
+use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
 use bywash_stack::{Event, PortId, Timestamp, UdpError};
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{Ipv4Header, Mac};
+use bywash_wire::{Ipv4Header, Mac, Protocol};
 
 /// A datagram without payload, from 10.0.0.2 to a port of 10.0.0.1.
 fn datagram(from: u16, to: u16) -> Vec<u8> {
@@ -253,4 +256,53 @@ fn what_may_not_be_on_a_wire_is_not_sent() {
         node.host.stack.udp_bind(Some(address("10.0.0.7")), 9),
         Err(UdpError::NoRoute(address("10.0.0.7")))
     );
+}
+
+/// As Linux's `UDP_SEGMENT` sends them, and ports that join datagrams leave them (Linux: `udp_unexpected_gso`).
+#[test]
+fn datagrams_that_come_as_one_are_given_one_by_one() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let id = node.interface(1);
+    node.host.control.add_address(Timestamp::ZERO, id, "fd00::1/64".parse().unwrap()).unwrap();
+    let mut now = Timestamp::ZERO;
+    for _ in 0..4 {
+        now = now + Duration::from_secs(1);
+        node.take(now, PORT);
+    }
+    let server = node.host.stack.udp_bind(None, 9).unwrap();
+    let payload: Vec<u8> = (0..1900u16).map(|i| i.to_le_bytes()[0] ^ i.to_le_bytes()[1]).collect();
+    let udp = [&[0, 7, 0, 9][..], &1908u16.to_be_bytes(), &[0, 0], &payload].concat();
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 17, 1908);
+    let v4 = [ethernet(0x0800).as_bytes(), ip.as_bytes(), &udp].concat();
+    let v6 = ip6::frame(Mac([2, 0, 0, 0, 0, 1]), "fd00::2", "fd00::1", Protocol::UDP, 64, &udp);
+    // Between the headers stands what no super-segment has.
+    let options = [&[17, 0, 1, 4, 0, 0, 0, 0][..], &udp].concat();
+    let behind = ip6::frame(Mac([2, 0, 0, 0, 0, 1]), "fd00::2", "fd00::1", Protocol(60), 64, &options);
+    let mut come = |bytes: &[u8], checksum: Checksum, size: u16| {
+        let mut packet = Packet::new(node.pool.take().unwrap());
+        packet.append(bytes, &mut node.pool).unwrap();
+        packet.offload.set_checksum(checksum);
+        let size = NonZeroU16::new(size).unwrap();
+        packet.offload.set_segmentation(Some(Segmentation { kind: SegmentationKind::Udp, size }));
+        node.batch.push(packet);
+        let before = node.host.stack.counters();
+        node.host.receive(now, PORT, &mut node.batch, &mut node.pool);
+        let after = node.host.stack.counters();
+        let datagrams: Vec<Vec<u8>> = std::iter::from_fn(|| read(&mut node, server)).collect();
+        assert_eq!(after.udp_received - before.udp_received, datagrams.len() as u64);
+        assert!(datagrams.is_empty() || datagrams.concat() == payload);
+        let lengths = datagrams.iter().map(Vec::len).collect::<Vec<_>>();
+        (lengths, after.checksum - before.checksum, after.no_memory - before.no_memory)
+    };
+    let partial = |start| Checksum::Partial { start, offset: 6 };
+    assert_eq!(come(&v4, partial(34), 950), (vec![950, 950], 0, 0));
+    assert_eq!(come(&v4, Checksum::Valid, 1000), (vec![1000, 900], 0, 0));
+    assert_eq!(come(&v6, partial(54), 700), (vec![700, 700, 500], 0, 0));
+    assert_eq!(come(&v6, Checksum::Valid, 1900), (vec![1900], 0, 0));
+    // One that is wrong is so for all.
+    assert_eq!(come(&v4, Checksum::Bad, 950), (vec![], 1, 0));
+    assert_eq!(come(&behind, partial(62), 950), (vec![], 0, 1), "it cannot be cut");
+    node.host.stack.udp_close(server, &mut node.pool);
+    node.take(now, PORT);
+    node.assert_nothing_leaked();
 }
