@@ -149,7 +149,7 @@ impl Reassembly {
         let longest = usize::from(u16::MAX) - if v4 { IPV4_HEADER } else { 0 };
         let wrong = offset + length > longest || length == 0 || (more && !length.is_multiple_of(8));
         let frames = inbound.packet.frames();
-        if wrong || !self.make_room(now, &key, frames, counters, pool) {
+        if wrong || !self.make_room(&key, frames, counters, pool) {
             counters.fragments_dropped += 1;
             pool.give_packet(inbound.packet);
             return None;
@@ -271,21 +271,11 @@ impl Reassembly {
 
     /// Whether a fragment of `frames` frames may be kept. What is new pushes out the oldest: of its own source if that has
     /// many, else of all. Strangers who begin datagrams and never end them cannot keep others from theirs.
-    fn make_room(
-        &mut self,
-        now: Timestamp,
-        key: &Key,
-        frames: usize,
-        counters: &mut Counters,
-        pool: &mut Pool,
-    ) -> bool {
+    fn make_room(&mut self, key: &Key, frames: usize, counters: &mut Counters, pool: &mut Pool) -> bool {
         let budget = FRAMES.min(pool.arena().frames() / 4) / self.stacks;
         let datagrams = (DATAGRAMS / self.stacks).max(DATAGRAMS_EACH);
         let same = |k: &Key| k.source == key.source;
         if !self.datagrams.contains_key(key) {
-            for (_, packet) in self.expire(now, counters, pool) {
-                pool.give_packet(packet);
-            }
             if self.datagrams.keys().filter(|k| same(k)).count() >= DATAGRAMS_EACH {
                 self.push_out(same, counters, pool);
             } else if self.datagrams.len() >= datagrams {

@@ -171,3 +171,16 @@ fn long_datagrams_to_ourselves_stay_on_their_stack() {
         datagram.release(&mut host.pool);
     }
 }
+
+/// RFC 1122, 3.3.2; RFC 8200, 4.5: also where the first to come after the time is a piece of something new.
+#[test]
+fn what_came_too_late_is_told_of_though_something_new_begins() {
+    let (mut host, mut now) = host();
+    for v6 in [false, true] {
+        let late = if v6 { [icmpv6::TIME_EXCEEDED, 1] } else { [icmpv4::TIME_EXCEEDED, icmpv4::REASSEMBLY] };
+        host.put(now, PORT, &piece(v6, 0, OURS));
+        now = now + Duration::from_secs(61);
+        host.put(now, PORT, &pieces::fragment([10, 0, 0, 2], 8, 8, true, 8));
+        assert_eq!(errors(&mut host, now, v6), [late], "IPv6 {v6}");
+    }
+}
