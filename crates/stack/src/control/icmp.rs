@@ -140,7 +140,7 @@ impl Control {
 
     /// Turns an echo request into its reply: the same bytes the other way (RFC 1122, 3.2.2.6).
     fn echo(&mut self, now: Timestamp, mut packet: Packet, pool: &mut Pool) {
-        let mut reply = |head: &mut [u8]| {
+        let reply = |head: &mut [u8]| {
             let (ip, _) = Ipv4Header::ref_from_prefix(head).ok()?;
             let (from, to, start) = (ip.destination(), ip.source(), ip.header_length());
             // RFC 1812, 4.3.2.5: as the request is served; marks are of its way.
@@ -155,11 +155,7 @@ impl Control {
             // 3.2.2.6 recommends to go on with that).
             let header = start - IPV4_HEADER;
             let mut ip = Ipv4Header::new(from, to, Protocol::ICMP.0, payload);
-            // May be fragmented, as the request may have been.
-            let number = self.identifications.next(&self.secret, (from.into(), to.into()), (0, 1));
-            (ip.fragment, ip.identification) = (0.into(), u16::try_from(number).ok()?.into());
             ip.traffic_class = class;
-            ip.seal();
             head[header..start].copy_from_slice(ip.as_bytes());
             Some((header, Address::from(to)))
         };
@@ -250,8 +246,17 @@ impl Control {
         (one(destination) && one(source) && first && echo).then_some((destination, source))
     }
 
-    /// Sends a packet of the control's by its route.
-    fn send_along(&mut self, packet: Packet, to: Address, pool: &mut Pool) {
+    /// Sends a packet of the control's by its route. One of IPv4 may be fragmented, here and on its way, so it has a number of its own
+    /// (RFC 6864, 4.1).
+    fn send_along(&mut self, mut packet: Packet, to: Address, pool: &mut Pool) {
+        if to.is_v4()
+            && let Ok((ip, _)) = Ipv4Header::mut_from_prefix(packet.head_mut())
+        {
+            let number = self.identifications.next(&self.secret, (ip.source().into(), to), (0, 1));
+            // IPv4's have 16 bits.
+            (ip.fragment, ip.identification) = (0.into(), u16::try_from(number).unwrap_or(0).into());
+            ip.seal();
+        }
         match self.outbox.snapshot.path(to) {
             // Errors of IPv6 fit every link.
             Some(path) if !to.is_v4() => self.outbox.send(packet, path, pool),
@@ -327,7 +332,6 @@ fn error4(
     let mut ip = Ipv4Header::new(from.v4()?, to.v4()?, Protocol::ICMP.0, length);
     // RFC 1812, 4.3.2.5: internetwork control.
     ip.traffic_class = 0xc0;
-    ip.seal();
     let mut message = Packet::new(pool.take()?);
     let built = message
         .append(ip.as_bytes(), pool)

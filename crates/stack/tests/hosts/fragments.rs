@@ -184,3 +184,29 @@ fn what_came_too_late_is_told_of_though_something_new_begins() {
         assert_eq!(errors(&mut host, now, v6), [late], "IPv6 {v6}");
     }
 }
+
+/// RFC 6864, 4.1: an error is longer than the smallest link takes.
+#[test]
+fn errors_that_are_cut_have_numbers_of_their_own() {
+    let mut host = Node::new(1).with_interface(0, 1, None, 296, "10.0.0.1/24");
+    let id = host.interface(1);
+    host.host.control.add_neighbour(id, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    let now = Timestamp::from_nanos(5_000_000_000);
+    host.take(now, PORT);
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), Protocol::UDP.0, 600);
+    let link =
+        EthernetHeader { destination: OURS, source: Mac([2, 0, 0, 0, 0, 2]), kind: EtherType::IPV4.0.into() };
+    let udp = [&[0, 7, 0, 9, 2, 88, 0, 0][..], &[7; 592]].concat();
+    let closed = [link.as_bytes(), ip.as_bytes(), &udp].concat();
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        host.put(now, PORT, &closed);
+        let sent = host.take(now, PORT);
+        assert_eq!(sent.len(), 3, "576 bytes");
+        let first: Vec<_> = sent.iter().filter_map(|bytes| number(bytes)).collect();
+        assert!(sent.iter().all(|piece| piece[18..20] == sent[0][18..20]), "one number for all of one");
+        seen.extend(first);
+    }
+    let [a, b, c] = seen[..] else { panic!("{seen:?}") };
+    assert!(a != b && b != c && a != c, "{seen:?}");
+}
