@@ -212,13 +212,16 @@ impl Control {
             if !self.may_send_error(now, error) {
                 return None;
             }
-            let ours = if self.outbox.snapshot.is_ours(destination) {
-                destination
-            } else {
-                // RFC 1812, 4.3.2.4: one of the link that it leaves by, unless the route names another, wherever the packet
-                // came from or was to go.
-                self.outbox.snapshot.source_for(source)?
+            let snapshot = &self.outbox.snapshot;
+            let Some(path) = snapshot.path(source) else {
+                self.counters.no_memory += 1;
+                return None;
             };
+            // Where the packet was to go, if that is ours and means something on the way back. Else RFC 1812, 4.3.2.4: one of
+            // the link that it leaves by, unless the route names another, wherever the packet came from.
+            let ours = snapshot
+                .source_or(Some(destination), path, source)
+                .or_else(|| snapshot.source(path, source))?;
             let make = if v6 { error6 } else { error4 };
             let message = make(&packet, ours, source, error, pool);
             self.counters.no_memory += u64::from(message.is_none());

@@ -156,8 +156,15 @@ impl Control {
             let (ip, _) = Ipv6Header::read_from_prefix(packet.head()).ok()?;
             let to = Address::from_wire(ip.source(), id)?;
             let asked = Address::from_wire(ip.destination(), id)?;
-            let path = control.outbox.snapshot.path(to)?;
-            let from = if asked.is_multicast() { control.outbox.snapshot.source(path, to)? } else { asked };
+            let snapshot = &control.outbox.snapshot;
+            let by = |path: Path| {
+                let ours = (!asked.is_multicast()).then_some(asked);
+                snapshot.source_or(ours, path, to).map(|from| (from, path))
+            };
+            // Who has asked for an address that means something on one link alone is on that link, wherever the route to him leads
+            // (RFC 4291, 2.5.6).
+            let near = || asked.is_link_local().then_some((asked, Path { interface: id, next_hop: to }));
+            let (from, path) = snapshot.path(to).and_then(by).or_else(near)?;
             let end = IPV6_HEADER + usize::from(ip.payload_length.get());
             // The header was read in the head, and so lies there.
             packet.pull_front(start).ok()?;
@@ -200,7 +207,8 @@ impl Control {
         path: Path,
         pool: &mut Pool,
     ) {
-        let mtu = self.outbox.mtu_to(to, now);
+        // It may go by another link than the route's.
+        let mtu = self.outbox.mtu_to(to, now).min(self.outbox.snapshot.mtu(path).into());
         // The even ones are the stacks'.
         let number = self.identifications.next(&self.secret, (from, to), (1, 2));
         let outbox = &mut self.outbox;

@@ -1,12 +1,12 @@
 //! Peers with link-local addresses: the same address is another host on each link (RFC 4007).
 
-use std::net::SocketAddr;
+use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use crate::ip6::frame;
+use crate::ip6::{frame, icmp, udp};
 use crate::wire::{Node, address};
 use bywash_stack::{Address, Event, PortId, TcpError, Timestamp};
-use bywash_wire::{Mac, Protocol};
+use bywash_wire::{Mac, Protocol, icmpv6};
 
 /// The link-local address of 02:00:00:00:00:02, and of each of a's two interfaces.
 const PEER: &str = "fe80::ff:fe00:2";
@@ -95,7 +95,7 @@ fn who_is_beyond_the_link_hears_from_an_address_that_he_can_answer_to() {
     let sent = |a: &mut Node| {
         let sent = a.take(now, PortId(0));
         let [packet] = &sent[..] else { panic!("{sent:02x?}") };
-        let from = std::net::Ipv6Addr::from(*packet[22..].first_chunk::<16>().unwrap());
+        let from = Ipv6Addr::from(*packet[22..].first_chunk::<16>().unwrap());
         format!("{from} {:?}", Protocol(packet[20]))
     };
     let far = address("2001:db8::9");
@@ -121,4 +121,41 @@ fn who_is_beyond_the_link_hears_from_an_address_that_he_can_answer_to() {
     a.take(now, PortId(0));
     a.host.stack.udp_send(now, client, Some((far, 9)), b"x", &mut a.pool).unwrap();
     assert_eq!(sent(&mut a), format!("{} {:?}", OURS[0], Protocol::UDP));
+}
+
+/// RFC 4291, 2.5.6; RFC 4443, 4.2.
+#[test]
+fn an_address_of_one_link_does_not_speak_on_another() {
+    let mut a = Node::new(1).with_interface(0, 1, None, 1500, "fd00:1::1/64").with_interface(
+        1,
+        3,
+        None,
+        1500,
+        "fd00:2::1/64",
+    );
+    let links = [a.interface(1), a.interface(2)];
+    let (far, mac) = (address("2001:db8::9"), Mac([2, 0, 0, 0, 0, 2]));
+    a.host.control.add_neighbour(links[0], far, mac).unwrap();
+    a.host.control.add_neighbour(links[1], address("fe80::2"), mac).unwrap();
+    let mut a = a.with_route("::/0", "fe80::2", links[1]);
+    let mut now = Timestamp::ZERO;
+    for _ in 0..12 {
+        now = now + Duration::from_millis(600);
+        [0, 1].iter().for_each(|port| drop(a.take(now, PortId(*port))));
+    }
+    // Who speaks on which link, when something comes to an address of the first.
+    let spoken = |a: &mut Node, bytes: &[u8]| {
+        a.put(now, PortId(0), bytes);
+        [0, 1].map(|port| {
+            let from = |packet: &Vec<u8>| Ipv6Addr::from(*packet[22..].first_chunk::<16>().unwrap());
+            a.take(now, PortId(port)).iter().map(|packet| from(packet).to_string()).collect::<Vec<_>>()
+        })
+    };
+    let ours = Mac([2, 0, 0, 0, 0, 1]);
+    let echo = |to| icmp(ours, "2001:db8::9", to, 64, &[icmpv6::ECHO_REQUEST, 0, 0, 0, 0, 1, 0, 1]);
+    assert_eq!(spoken(&mut a, &echo(OURS[0])), [vec![OURS[0].to_string()], vec![]]);
+    assert_eq!(spoken(&mut a, &echo("fd00:1::1")), [vec![], vec!["fd00:1::1".to_string()]]);
+    let closed = |to| frame(ours, "2001:db8::9", to, Protocol::UDP, 64, &udp("2001:db8::9", to, 9, b"x"));
+    assert_eq!(spoken(&mut a, &closed(OURS[0])), [vec![], vec!["fd00:2::1".to_string()]]);
+    assert_eq!(spoken(&mut a, &closed("fd00:1::1")), [vec![], vec!["fd00:1::1".to_string()]]);
 }
