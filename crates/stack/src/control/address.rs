@@ -12,7 +12,7 @@ use super::{ANNOUNCEMENTS, BURST_INTERVAL, Control, ControlError, mac_of};
 use crate::snapshot::Local;
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
-/// How long nobody must have claimed a new address (RFC 4862, 5.1: one solicitation; RFC 4861, 10: RETRANS_TIMER).
+/// How long at least nobody must have claimed a new address (RFC 4862, 5.1: one solicitation; RFC 4861, 10: RETRANS_TIMER).
 const PROBE: Duration = Duration::from_secs(1);
 /// How long at most before its group is joined and it is asked for (RFC 4862, 5.4.2; RFC 4861, 10: MAX_RTR_SOLICITATION_DELAY).
 const DELAY: Duration = Duration::from_secs(1);
@@ -103,10 +103,12 @@ impl OurAddress {
         })
     }
 
-    /// How long to wait after a question for the next, or for its being in use. `mac`: of its interface.
-    fn pause(&self, now: Timestamp, mac: Mac) -> Duration {
+    /// How long to wait after a question for the next, or for its being in use. `mac`: of its interface. `retransmit`: how far
+    /// questions are apart on its link.
+    fn pause(&self, now: Timestamp, mac: Mac, retransmit: Duration) -> Duration {
         match (self.prefix.address().is_v4(), self.probes) {
-            (false, _) => PROBE,
+            // RFC 4862, 5.4: where answers take long, a router has said so.
+            (false, _) => PROBE.max(retransmit),
             (true, 0) => ANNOUNCE_WAIT,
             (true, _) => PROBE_MIN + jitter(now, mac, PROBE_MAX - PROBE_MIN),
         }
@@ -125,8 +127,8 @@ fn jitter(now: Timestamp, mac: Mac, most: Duration) -> Duration {
 
 impl Control {
     /// Gives an interface an address, with a route to its prefix. An IPv4 address is used at once and announced; an IPv6
-    /// one is used after one to two seconds in which nobody else has claimed it, and the first brings the link-local one with it,
-    /// which every link has (RFC 4291, 2.8).
+    /// one is used after one to two seconds in which nobody else has claimed it, or more where a router has said that answers take
+    /// longer, and the first brings the link-local one with it, which every link has (RFC 4291, 2.8).
     ///
     /// # Errors
     /// [`ControlError::NoInterface`], [`ControlError::Mtu6`], [`ControlError::NoHost`], [`ControlError::Inside`],
@@ -361,7 +363,7 @@ impl Control {
     pub(super) fn advance_addresses(&mut self, now: Timestamp, most: usize, pool: &mut Pool) -> usize {
         let mut probes = Vec::new();
         let mut changed = false;
-        let interfaces = &self.interfaces;
+        let (interfaces, neighbours) = (&self.interfaces, &self.neighbours);
         for our in &mut self.addresses {
             let before = our.state;
             let mac = mac_of(&interfaces[usize::from(our.interface.0)]);
@@ -370,8 +372,9 @@ impl Control {
                     our.next_step = now + BURST_INTERVAL;
                 } else {
                     our.probes -= 1;
-                    our.next_step = now + our.pause(now, mac);
-                    probes.push((our.interface, our.prefix.address()));
+                    let key = (our.interface, our.prefix.address());
+                    our.next_step = now + our.pause(now, mac, neighbours.retransmit(&key));
+                    probes.push(key);
                 }
             }
             if our.state == AddressState::Preferred && our.preferred_until <= now {

@@ -237,6 +237,11 @@ impl Neighbours {
         self.times.remove(&link);
     }
 
+    /// How far questions for a neighbour are apart (RFC 4861, 6.3.4: RetransTimer).
+    pub(super) fn retransmit(&self, key: &Key) -> Duration {
+        self.times(key).retransmit
+    }
+
     fn times(&self, key: &Key) -> Times {
         if key.1.is_v4() { USUAL } else { self.times.get(&key.0).copied().unwrap_or(USUAL) }
     }

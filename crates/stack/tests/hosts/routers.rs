@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::ip6::icmp;
 use crate::wire::{Node, PORT, address};
-use bywash_stack::{AddressState, Control, Origin, PortId, Route, Timestamp};
+use bywash_stack::{AddressState, Control, Origin, PortId, Prefix, Route, Timestamp};
 use bywash_wire::{Mac, Protocol, icmpv6};
 
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
@@ -330,4 +330,28 @@ fn who_makes_up_ever_new_prefixes_keeps_no_program_from_its_beginning() {
     let id = host.interface(1);
     host.host.control.add_address(now, id, "fd00::2/64".parse().unwrap()).unwrap();
     assert!(host.host.control.is_settling());
+}
+
+/// RFC 4862, 5.4: where answers take long, so does another station's.
+#[test]
+fn a_new_address_is_looked_for_as_long_as_the_router_says_that_answers_take() {
+    let (mut host, mut now) = host();
+    // Retransmissions are five seconds apart.
+    let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0x13, 0x88];
+    let bytes = [&head[..], &prefix_option(7, 200)].concat();
+    host.put(now, PORT, &icmp(Mac([0x33, 0x33, 0, 0, 0, 1]), "fe80::2", "ff02::1", 255, &bytes));
+    let made: std::net::Ipv6Addr = "fd07::ff:fe00:1".parse().unwrap();
+    let state = |host: &Node| {
+        let of = |(prefix, _, state): (Prefix, _, _)| (prefix.address() == made.into()).then_some(state);
+        host.host.control.addresses().find_map(of)
+    };
+    for _ in 0..8 {
+        now = now + STEP;
+        host.take(now, PORT);
+        assert_eq!(state(&host), Some(AddressState::Tentative), "{now:?}");
+    }
+    let head = [icmpv6::NEIGHBOUR_ADVERTISEMENT, 0, 0, 0, 0x20, 0, 0, 0];
+    let theirs = [&head[..], &made.octets(), &[2, 1, 2, 0, 0, 0, 0, 9]].concat();
+    host.put(now, PORT, &icmp(Mac([0x33, 0x33, 0, 0, 0, 1]), "fe80::9", "ff02::1", 255, &theirs));
+    assert_eq!(state(&host), Some(AddressState::Duplicate));
 }
