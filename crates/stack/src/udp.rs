@@ -382,7 +382,8 @@ impl Udp {
             return Err(UdpError::TooLong);
         }
         let snapshot = context.out.snapshot.clone();
-        let (path, local) = way(&snapshot, from.or(socket.local), remote)?;
+        let (path, local) =
+            way(&snapshot, from.filter(|from| speaks(&snapshot, *from)).or(socket.local), remote)?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
         if socket.peer.is_none()
             && payload.len() + UDP_HEADER + header_length(remote) > smallest(remote).into()
@@ -471,10 +472,14 @@ pub(crate) fn way(
 ) -> Result<(Path, Address), UdpError> {
     let possible = remote.is_destination() && given.is_none_or(|given| given.is_v4() == remote.is_v4());
     let path = snapshot.path(remote).filter(|_| possible).ok_or(UdpError::NoRoute(remote))?;
-    // Who hears what is for many does not speak as they.
-    let given = given.filter(|given| given.is_unicast() && !snapshot.is_broadcast(*given));
+    let given = given.filter(|given| speaks(snapshot, *given));
     let local = snapshot.source_or(given, path, remote).ok_or(UdpError::NoRoute(remote))?;
     Ok((path, local))
+}
+
+/// Whether an address is one host's, as a source must be: who hears what is for many does not speak as they.
+fn speaks(snapshot: &Snapshot, address: Address) -> bool {
+    address.is_unicast() && !snapshot.is_broadcast(address)
 }
 
 /// A datagram without its checksum.

@@ -306,3 +306,21 @@ fn datagrams_that_come_as_one_are_given_one_by_one() {
     node.take(now, PORT);
     node.assert_nothing_leaked();
 }
+
+/// RFC 1122, 4.1.3.5, of a socket that has an address of its own.
+#[test]
+fn who_answers_what_was_for_many_speaks_from_the_address_of_his_socket() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let (now, link) = (Timestamp::from_nanos(5_000_000_000), node.interface(1));
+    node.host.control.add_address(now, link, "10.0.0.3/24".parse().unwrap()).unwrap();
+    node.host.control.add_neighbour(link, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
+    let now = now + Duration::from_secs(10);
+    drop(node.take(now, PORT));
+    let id = node.host.stack.udp_bind(Some(address("10.0.0.3")), 9).unwrap();
+    for (from, source) in [("10.0.0.255", 3), ("224.0.0.1", 3), ("255.255.255.255", 3), ("10.0.0.1", 1)] {
+        let ends = (address(from), (address("10.0.0.2"), 7));
+        node.host.stack.udp_send_from(now, id, ends, b"x", &mut node.pool).unwrap();
+        let sources: Vec<_> = node.take(now, PORT).iter().map(|packet| packet[26..30].to_vec()).collect();
+        assert_eq!(sources, [[10, 0, 0, source]], "{from}");
+    }
+}
