@@ -54,6 +54,9 @@ impl Control {
                 ControlError::Ours(_) => ControlError::OurGateway(gateway),
                 error => error,
             })?;
+            if gateway.is_v4() != prefix.address().is_v4() {
+                return Err(ControlError::Gateway(gateway));
+            }
             // Routers of IPv6 are best named by their link-local addresses (RFC 4861, 8).
             if self.link_of(gateway, Some(route.interface)).is_none() && !gateway.is_link_local() {
                 return Err(ControlError::Gateway(gateway));

@@ -97,9 +97,9 @@ pub enum ControlError {
     /// The Ethernet address is a group's, or nobody's.
     #[error("{0} is not the Ethernet address of one station")]
     NoStation(bywash_wire::Mac),
-    /// The gateway is not on a link of ours.
+    /// The gateway is not on a link of ours, or not of the family of the route's prefix.
     #[error(
-        "the gateway {0} is on no link of that interface: add an address whose prefix holds it, or a route to it"
+        "the gateway {0} is on no link of that interface, or of the other family: add an address whose prefix holds it, or a route to it"
     )]
     Gateway(Address),
     /// A route's packets cannot come from that address.

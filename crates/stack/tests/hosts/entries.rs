@@ -314,6 +314,10 @@ fn what_cannot_be_is_refused() {
             assert_eq!(control.add_neighbour(id, address(via), MAC), why);
         }
     }
+    for (to, via) in [("10.9.0.0/16", "fe80::2"), ("::/0", "10.0.0.2")] {
+        let refused = Err(ControlError::Gateway(address(via).with_zone(id)));
+        assert_eq!(control.add_route(route(to, Some(via), id, 0)), refused);
+    }
     for to in ["127.0.0.0/8", "127.1.0.0/16", "::1/128"] {
         assert_eq!(control.add_route(route(to, None, id, 0)), Err(ControlError::Loopback(prefix(to))));
     }
