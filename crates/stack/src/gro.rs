@@ -12,7 +12,7 @@ use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
 use bywash_wire::{
     DONT_FRAGMENT, ETHERNET_HEADER, EtherType, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Protocol,
-    STAMPS, TCP_HEADER, TcpFlags, TcpHeader,
+    STAMPS, TCP_HEADER, TcpFlags, TcpHeader, VlanTag,
 };
 
 use crate::packet::sum;
@@ -24,9 +24,12 @@ const FLOWS: usize = 8;
 /// they are like a gap.
 const SHORT: usize = 256;
 
-/// Bytes that hold the headers of all that is looked at: of Ethernet, of IPv6 and of TCP with timestamps. No packet is shorter.
+/// Bytes that hold the headers of all that is looked at: of Ethernet with a tag, of IPv6 and of TCP with timestamps. No packet is shorter.
 const HEADERS: usize = 96;
-const _: () = assert!(ETHERNET_HEADER + IPV6_HEADER + TCP_HEADER + STAMPS <= HEADERS && HEADERS <= SHORT);
+const _: () = assert!(TAGGED_HEADER + IPV6_HEADER + TCP_HEADER + STAMPS <= HEADERS && HEADERS <= SHORT);
+
+/// Bytes of an Ethernet header with a VLAN tag (IEEE 802.1Q, 9.3).
+const TAGGED_HEADER: usize = ETHERNET_HEADER + size_of::<VlanTag>();
 
 /// What a segment says that matters here.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +49,8 @@ struct Seen {
 #[derive(Clone, Copy, Debug)]
 struct FlowKey {
     addresses: [u128; 2],
-    /// Ports, and the tag plus one.
+    /// Ports, and above them the tag: one beside the packet plus one, or in its bytes with the type that follows. Which it is, the
+    /// link header says.
     ports: u64,
     v4: bool,
 }
@@ -215,15 +219,26 @@ fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
     let head = packet.head();
     let mut link = [0; 2];
     let mut network = 0;
+    let mut tag = packet.offload.vlan().map_or(0, |tag| u64::from(tag) + 1);
     if ethernet {
         let header = head.first_chunk::<ETHERNET_HEADER>()?;
         let kind = EtherType(u16::from_be_bytes([header[12], header[13]]));
-        matches!(kind, EtherType::IPV4 | EtherType::IPV6).then_some(())?;
+        network = ETHERNET_HEADER;
+        match kind {
+            EtherType::IPV4 | EtherType::IPV6 => {}
+            EtherType::VLAN if tag == 0 => {
+                let inner: &[u8; 4] = head[ETHERNET_HEADER..].first_chunk()?;
+                let kind = EtherType(u16::from_be_bytes([inner[2], inner[3]]));
+                matches!(kind, EtherType::IPV4 | EtherType::IPV6).then_some(())?;
+                tag = u32::from_be_bytes(*inner).into();
+                network = TAGGED_HEADER;
+            }
+            _ => return None,
+        }
         // The two words share two bytes.
         link = [word(header), word(&header[6..])];
-        network = ETHERNET_HEADER;
     }
-    let bytes = &head[network..];
+    let bytes = head.get(network..)?;
     let (v4, addresses, ip, header, length) = if bytes.first()? >> 4 == 4 {
         let (ip, _) = Ipv4Header::ref_from_prefix(bytes).ok()?;
         let plain = ip.has_no_options() && ip.protocol == Protocol::TCP.0 && ip.is_sealed();
@@ -250,7 +265,6 @@ fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
     };
     let window = u64::from(tcp.window.get()) << 16 | u64::from(tcp.urgent.get());
     let ports = u64::from(tcp.source_port.get()) << 16 | u64::from(tcp.destination_port.get());
-    let tag = packet.offload.vlan().map_or(0, |tag| u64::from(tag) + 1);
     Some(Seen {
         network,
         transport,
@@ -449,6 +463,58 @@ mod tests {
         }
         let padded = [s(1000, 1000), vec![0; 6]].concat();
         alone(padded);
+    }
+
+    /// A segment of a flow in an Ethernet frame: the tag beside it, and what stands behind the addresses in its bytes.
+    fn frame(sequence: u32, beside: Option<u16>, inside: &[u8]) -> (Option<u16>, Vec<u8>) {
+        let ip = segment(inside.ends_with(&[8, 0]), 1, sequence, ACK, 1000);
+        (beside, [&[2; 12], inside, &ip].concat())
+    }
+
+    #[test]
+    fn a_tag_is_stepped_over_and_keeps_links_apart() {
+        let sizes = |frames: &[(Option<u16>, Vec<u8>)]| {
+            let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(20).unwrap();
+            let mut batch = Batch::new();
+            for (tag, bytes) in frames {
+                let mut packet = Packet::new(pool.take().unwrap());
+                packet.extend_from_slice(bytes).unwrap();
+                packet.offload.set_vlan(*tag);
+                batch.push(packet);
+            }
+            coalesce(&mut batch, true, &mut pool);
+            let seen: Vec<_> =
+                batch.iter().map(|p| p.offload.segmentation().map_or(0, |s| s.size.get())).collect();
+            pool.give_batch(&mut batch);
+            seen
+        };
+        let in_bytes = |tag: u8, kind: [u8; 2]| [0x81, 0, 0, tag, kind[0], kind[1]];
+        let (v4, v6) = ([8, 0], [0x86, 0xdd]);
+        for kind in [v4, v6] {
+            let (seven, eight) = (in_bytes(7, kind), in_bytes(8, kind));
+            let of = |sequence, inside: &[u8]| frame(sequence, None, inside);
+            assert_eq!(sizes(&[of(0, &seven), of(1000, &seven), of(2000, &seven)]), [1000]);
+            assert_eq!(sizes(&[of(0, &seven), of(1000, &eight)]), [0, 0]);
+            // Another flow between them, and one in the same batch whose tag is beside it.
+            let mixed = [
+                of(0, &seven),
+                of(0, &eight),
+                of(1000, &seven),
+                frame(2000, Some(7), &kind),
+                of(1000, &eight),
+            ];
+            assert_eq!(sizes(&mixed), [1000, 1000, 0]);
+            let mut urgent = seven;
+            urgent[2] = 0x20;
+            assert_eq!(sizes(&[of(0, &seven), of(1000, &urgent)]), [0, 0], "a priority");
+            assert_eq!(sizes(&[of(0, &seven), of(1000, &kind)]), [0, 0], "none");
+            let two = [frame(0, Some(7), &seven), frame(1000, Some(7), &seven)];
+            assert_eq!(sizes(&two), [0, 0], "two");
+        }
+        // What the type says and what follows are two things.
+        let mut wrong = frame(1000, None, &in_bytes(7, v4));
+        wrong.1[16..18].copy_from_slice(&v6);
+        assert_eq!(sizes(&[frame(0, None, &in_bytes(7, v4)), wrong]), [0, 0]);
     }
 
     /// Both checksums are right again.

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use crate::wire::{Pair, address};
-use bywash_stack::{CloseReason, ConnectionId, Event, State, TcpError};
+use crate::wire::{Node, PORT, Pair, address};
+use bywash_frame::Packet;
+use bywash_stack::{CloseReason, ConnectionId, Event, State, TcpError, Timestamp};
 
 const SERVER: u16 = 80;
 
@@ -32,7 +33,7 @@ fn open(pair: &mut Pair) -> (ConnectionId, ConnectionId) {
     (client, connection)
 }
 
-fn read(node: &mut crate::wire::Node, now: bywash_stack::Timestamp, id: ConnectionId) -> Vec<u8> {
+fn read(node: &mut Node, now: Timestamp, id: ConnectionId) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     let n = node.host.stack.receive_copy(now, id, &mut bytes, &mut node.pool).unwrap();
     bytes.truncate(n);
@@ -142,6 +143,34 @@ fn what_is_written_in_place_arrives() {
     stack.shutdown(pair.now, client, pool).unwrap();
     let refused = stack.send_in_place(pair.now, client, |_| unreachable!("it is shut"), pool);
     assert_eq!(refused, Err(TcpError::Shutdown));
+}
+
+/// As `xdp:` leaves tags in the bytes, so are packets of the stack's own.
+#[test]
+fn segments_with_a_tag_are_put_together_as_others_are() {
+    let received = |vlan| {
+        let node = |number: u8| {
+            Node::new(number).with_interface(0, number, vlan, 1500, &format!("10.0.0.{number}/24"))
+        };
+        let mut pair =
+            Pair { now: Timestamp::from_nanos(1_000_000_000), a: node(1), b: node(2), trace: [].into() };
+        let (client, server) = open(&mut pair);
+        let sent = payload(10_000, 3);
+        pair.a.host.stack.send(pair.now, client, &sent, &mut pair.a.pool).unwrap();
+        let packets = pair.a.take(pair.now, PORT);
+        for bytes in &packets {
+            let mut packet = Packet::new(pair.b.pool.take().unwrap());
+            packet.extend_from_slice(bytes).unwrap();
+            pair.b.batch.push(packet);
+        }
+        let before = pair.b.host.stack.counters().tcp_received;
+        pair.b.host.receive(pair.now, PORT, &mut pair.b.batch, &mut pair.b.pool);
+        assert!(read(&mut pair.b, pair.now, server) == sent);
+        (packets.len(), pair.b.host.stack.counters().tcp_received - before)
+    };
+    // The half of a window is pushed.
+    assert_eq!(received(None), (7, 2));
+    assert_eq!(received(Some(7)), (7, 2));
 }
 
 /// However short the way of a connection's packets is: an address that is ours no more gets none.
