@@ -166,6 +166,14 @@ impl<'a> Io<'a> {
         self.stack.send(self.now, id, bytes, self.pool)
     }
 
+    /// [`Io::send`] of bytes that do not end there, see [`Stack::send_part`]: a header, while what follows is not ready yet.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`], [`TcpError::Shutdown`].
+    pub fn send_part(&mut self, id: ConnectionId, bytes: &[u8]) -> Result<usize, TcpError> {
+        self.stack.send_part(self.now, id, bytes, self.pool)
+    }
+
     /// Queues bytes that are written where they wait to be sent, see [`Stack::send_in_place`].
     ///
     /// # Errors
@@ -285,6 +293,31 @@ impl<'a> Io<'a> {
     /// [`TcpError::Closed`].
     pub fn set_nodelay(&mut self, id: ConnectionId, nodelay: bool) -> Result<(), TcpError> {
         self.stack.set_nodelay(self.now, id, nodelay, self.pool)
+    }
+
+    /// Whether only full segments go out, see [`Stack::set_cork`]: for an answer that is written over several calls.
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_cork(&mut self, id: ConnectionId, cork: bool) -> Result<(), TcpError> {
+        self.stack.set_cork(self.now, id, cork, self.pool)
+    }
+
+    /// Whether the next segments are acknowledged at once, see [`Stack::set_quick_ack`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_quick_ack(&mut self, id: ConnectionId, quick: bool) -> Result<(), TcpError> {
+        self.stack.set_quick_ack(self.now, id, quick, self.pool)
+    }
+
+    /// Gives one connection limits of its own, also one that was accepted, see [`Stack::set_connection_limits`]. What it has is
+    /// [`Stack::connection_limits`].
+    ///
+    /// # Errors
+    /// [`TcpError::Closed`].
+    pub fn set_connection_limits(&mut self, id: ConnectionId, limits: Limits) -> Result<(), TcpError> {
+        self.stack.set_connection_limits(self.now, id, limits, self.pool)
     }
 
     /// Opens a UDP socket, see [`Stack::udp_bind`]. It hears the datagrams that come to this engine: with several engines, open
