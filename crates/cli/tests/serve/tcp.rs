@@ -424,9 +424,7 @@ fn what_is_typed_comes_back_from_echo() {
     });
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(output.stdout == sent, "{} of {} bytes", output.stdout.len(), sent.len());
-    if let Some(text) = run(&near, "traceroute.db", "-n -q 1 -w 2 -m 3 10.9.0.2") {
-        assert!(text.contains("10.9.0.2"), "{text}");
-    }
+    let traced = run(&near, "traceroute.db", "-n -q 1 -w 2 -m 3 10.9.0.2");
     // One that is still open when the server ends is told so.
     let mut child = near
         .command(BYWASH)
@@ -442,6 +440,8 @@ fn what_is_typed_comes_back_from_echo() {
     echo.end();
     assert_eq!(child.wait().unwrap().code(), Some(1), "a reset");
     assert!(began.elapsed().as_secs() < 30, "not by its own end");
+    let Some(text) = traced else { return skip("traceroute is not installed") };
+    assert!(text.contains("10.9.0.2"), "{text}");
 }
 
 /// A router between them cuts what the client sends, which has no "don't fragment". All pieces come to one engine, whichever
