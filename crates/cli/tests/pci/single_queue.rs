@@ -288,6 +288,19 @@ fn others_rules_stay(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
         &restarted,
         &["was off already", "rx-vlan-hw-parse of left is another process's by now", "rx-vlan-offload: off"],
     );
+    // As is one that steers the same to the same place, which the driver had forgotten.
+    let restarted = run(
+        guest,
+        "ethtool -N left delete 2045; shown > /run/without
+         filter xdp:left/3/rx --only 'ip and udp dst port 53'; kill -9 $(pid); gone
+         filter xdp:left/3/rx --only 'ip and udp dst port 53'
+         /host/bywash cleanup --json; echo then; ethtool -n left; echo then
+         kill -INT $(pid); gone; /host/bywash cleanup; shown > /run/after; diff /run/without /run/after
+         ethtool -N left flow-type udp4 dst-port 98 action -1 loc 2045; shown > /run/after; diff /run/before /run/after",
+    )?;
+    has(&restarted, &["an n-tuple rule of left is another process's by now"]);
+    let during = restarted.split("\nthen\n").nth(1).unwrap_or_default();
+    has(during, &["Total 2 rules", "Filter: 7", "Filter: 2045", "Direct to queue 3"]);
     // A place that is somebody else's by now.
     let refused = run(
         guest,

@@ -207,7 +207,7 @@ impl Change {
             Self::Setting { interface, setting, before, set } => {
                 network::undo_setting(interface, setting, (before, set), living)
             }
-            Self::Rule { interface, rule } => network::undo_rule(interface, rule),
+            Self::Rule { interface, rule } => network::undo_rule(interface, rule, living),
             Self::Steering { interface, rules, table } => {
                 steering::put_back(interface, rules, table.as_deref(), living)
             }

@@ -294,12 +294,20 @@ pub(super) fn undo_setting(
     change::put_back(&setting_of(place, &name, setting)?, before, set, wanted)
 }
 
-/// Removes an n-tuple rule, if it is there.
-pub(super) fn undo_rule(place: &Place, rule: &Rule) -> Result<Undone, StateError> {
+/// Removes an n-tuple rule, if it is there, unless a process that lives has added the same at the same place: the driver had forgotten it
+/// by then.
+pub(super) fn undo_rule(place: &Place, rule: &Rule, living: &[Record]) -> Result<Undone, StateError> {
     let name = match place.name_now()? {
         Ok(name) => name,
         Err(gone) => return Ok(gone),
     };
+    let is_theirs = |record: &Record| match &record.change {
+        Change::Rule { interface, rule: theirs } => interface == place && theirs == rule,
+        _ => false,
+    };
+    if living.iter().any(is_theirs) {
+        return Ok(Undone::LeftAlone(format!("an n-tuple rule of {name} is another process's by now")));
+    }
     let ethtool = Ethtool::open()?;
     Ok(match ethtool.find_rule(&name, rule)? {
         Some(location) => {
@@ -313,6 +321,30 @@ pub(super) fn undo_rule(place: &Place, rule: &Rule) -> Result<Undone, StateError
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ethtool::{Fate, Flow};
+
+    /// What a driver has forgotten and another process has added since is not the dead one's any more.
+    #[test]
+    fn a_rule_of_a_process_that_lives_stays() {
+        let flow = Flow { ipv6: false, protocol: Some(17), value: vec![0; 12], mask: vec![0; 12] };
+        let rule = Rule { flow, fate: Fate::Queue(3), location: Some(2045) };
+        let place = Place::of("lo").unwrap();
+        let elsewhere = Place { index: place.index + 1, ..place.clone() };
+        let of = |interface: &Place, rule: Rule| {
+            Record::new(&[], Change::Rule { interface: interface.clone(), rule })
+        };
+        let undone = undo_rule(&place, &rule, &[of(&place, rule.clone())]).unwrap();
+        assert_eq!(undone, Undone::LeftAlone("an n-tuple rule of lo is another process's by now".into()));
+        // The driver is asked, and `lo` has none.
+        for other in [
+            of(&elsewhere, rule.clone()),
+            of(&place, Rule { location: Some(2044), ..rule.clone() }),
+            of(&place, Rule { fate: Fate::Drop, ..rule.clone() }),
+        ] {
+            let asked = undo_rule(&place, &rule, std::slice::from_ref(&other));
+            assert!(matches!(asked, Err(StateError::Ethtool(_))), "{other:?}: {asked:?}");
+        }
+    }
 
     #[test]
     fn an_interface_is_the_same_by_another_name() {
