@@ -242,6 +242,18 @@ fn a_nic_is_given_to_programs_and_back_and_the_machine_is_set_up() -> Result<(),
     let bound =
         run(&mut guest, &format!("$BYWASH bind $PF --dry-run; {driver}; $BYWASH bind $PF; {driver}"))?;
     assert!(bound.contains("would be given to vfio-pci\nixgbe\nvfio-pci\ncode 0"), "{bound}");
+    // Whoever uses it leaves it so, however he ends.
+    let receive = "$BYWASH receive pci:01:00.0 --memory 8M --huge-pages off --json";
+    let used = run(
+        &mut guest,
+        &format!(
+            "{receive} --duration 1s >/tmp/received; tail -n 1 /tmp/received; {driver}
+             {receive} --duration 60s >/tmp/received & pid=$!
+             for i in $(seq 300); do grep -qs '\"event\":\"start\"' /tmp/received && break; sleep 0.1; done
+             kill -9 $pid; wait $pid; {receive} --duration 1s >/dev/null; {driver}"
+        ),
+    )?;
+    assert!(used.contains("\"event\":\"summary\"") && used.matches("vfio-pci\n").count() == 2, "{used}");
     let back = run(&mut guest, &format!("$BYWASH unbind 01:00.0; {driver}; $BYWASH unbind 01:00.0"))?;
     assert!(back.contains("is driven by ixgbe again, not by vfio-pci\nixgbe\n"), "{back}");
     assert!(back.contains("is the kernel's already"), "{back}");

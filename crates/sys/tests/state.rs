@@ -97,6 +97,7 @@ fn other_process() {
     for line in std::io::stdin().lines() {
         match line.unwrap().split_once(' ') {
             Some(("set", value)) => undo.push(state.set_file(&file, value).unwrap()),
+            Some(("keep", value)) => state.set_file(&file, value).unwrap().keep().unwrap(),
             Some(("add", value)) => undo.push(state.add_to_file(&file, value.parse().unwrap()).unwrap()),
             _ => drop(undo.pop().unwrap()),
         }
@@ -188,6 +189,26 @@ fn two_processes_that_set_the_same_end_where_they_began() {
                 assert_eq!((machine.value().as_str(), machine.state_files()), ("0", 0), "{case}");
             }
         }
+    }
+}
+
+#[test]
+fn what_was_to_stay_stays_when_others_that_set_the_same_end() {
+    for theirs in ["5", "7"] {
+        let machine = Machine::holding("0");
+        let mut other = machine.other();
+        other.does("keep 5");
+        other.is_killed();
+        // As `bywash receive pci:` of a NIC that `bywash bind` has bound.
+        let undo = machine.state.set_file(&machine.file, theirs).unwrap();
+        undo.undo().unwrap();
+        assert_eq!((machine.value().as_str(), machine.state_files()), ("5", 1), "after {theirs}");
+        let mut third = machine.other();
+        third.does(&format!("set {theirs}"));
+        third.is_killed();
+        let report = machine.state.cleanup().unwrap();
+        assert!(report.failed.is_empty(), "{report:?}");
+        assert_eq!((machine.value().as_str(), machine.state_files()), ("0", 0), "after {theirs}: {report:?}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use bywash_drivers::known;
 use bywash_sys::pci::{Address, Device, Member, NO_IOMMU_CURE, VFIO};
-use bywash_sys::state::{self, Undo};
+use bywash_sys::state::{self, StateError, Undo};
 use clap::Args as ClapArgs;
 use serde_json::json;
 
@@ -67,8 +67,11 @@ impl Made {
         self.0.push(undo);
     }
 
-    pub(super) fn keep(mut self) {
-        std::mem::take(&mut self.0).into_iter().for_each(Undo::keep);
+    pub(super) fn keep(mut self) -> Result<(), StateError> {
+        while let Some(undo) = self.0.pop() {
+            undo.keep()?;
+        }
+        Ok(())
     }
 }
 
@@ -135,7 +138,7 @@ pub(crate) fn bind(args: &BindArgs) -> Result<bool, Failure> {
             made.add(state::set_driver(&device, Some(VFIO))?);
         }
     }
-    made.keep();
+    made.keep()?;
     Ok(true)
 }
 

@@ -5,6 +5,7 @@ use bywash_sys::state::{self, Undo};
 use bywash_sys::{memory, modules};
 use clap::Args as ClapArgs;
 
+use super::bind::Made;
 use crate::failure::{self, Failure};
 use crate::values;
 
@@ -41,7 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
     if args.undo {
         return undo(args.dry_run);
     }
-    make(args.huge_pages, args.dry_run)?.into_iter().for_each(Undo::keep);
+    Made::from(make(args.huge_pages, args.dry_run)?).keep()?;
     let isolated = Device::all().iter().any(|device| device.group().is_some());
     if !isolated {
         failure::warn(&format!(

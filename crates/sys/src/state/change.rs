@@ -116,6 +116,9 @@ pub(super) struct Record {
     pub(super) at: u64,
     /// What was changed.
     pub(super) change: Change,
+    /// It is to stay when its process ends: others treat it as one of a process that lives, until somebody undoes it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(super) kept: bool,
 }
 
 impl Record {
@@ -124,7 +127,7 @@ impl Record {
         let now = clock_gettime(ClockId::Boottime);
         let at = u64::try_from(now.tv_sec).unwrap_or_default() * 1_000_000_000
             + u64::try_from(now.tv_nsec).unwrap_or_default();
-        Self { id, at, change }
+        Self { id, at, change, kept: false }
     }
 }
 

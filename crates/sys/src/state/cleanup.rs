@@ -187,12 +187,18 @@ fn undo(
     Ok(undone)
 }
 
-/// The changes of processes that live, beside `own`.
+/// The changes of processes that live, beside `own`, and those that were to stay.
 pub(super) fn living(store: &Store, this: &Owner, own: &[Record]) -> Result<Vec<Record>, StateError> {
     let files = store.files()?;
-    let others = files.iter().filter(|file| file.owner != *this && file.owner.lives());
-    // A damaged file says nothing.
-    Ok(others.filter_map(|file| file.load().ok()).flatten().chain(own.iter().cloned()).collect())
+    let mut living = Vec::new();
+    for file in files.iter().filter(|file| file.owner != *this) {
+        let lives = file.owner.lives();
+        // A damaged file says nothing.
+        let records = file.load().unwrap_or_default();
+        living.extend(records.into_iter().filter(|record| lives || record.kept));
+    }
+    living.extend_from_slice(own);
+    Ok(living)
 }
 
 #[cfg(test)]

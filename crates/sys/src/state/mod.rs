@@ -8,6 +8,7 @@
 //!
 //! - who changes what another has changed takes over that record's first value as the one to put back;
 //! - who undoes a change while another process still has one on the same file leaves that one's value there;
+//! - what is to stay when its process ends ([`Undo::keep`]) counts as a living process's until somebody undoes it;
 //! - a number that is raised ([`add_to_file`]) is lowered by as much, whatever it is by then;
 //! - an RSS table, a feature and an n-tuple rule of an interface are known by the number of their network namespace;
 //! - n-tuple rules and an RSS table that a driver may forget ([`keep_steering`]) are added where they are missing;
@@ -484,9 +485,21 @@ impl Undo {
         }
     }
 
-    /// Leaves the change as it is when this process ends: until somebody undoes it, or `bywash cleanup` does.
-    pub fn keep(mut self) {
+    /// Leaves the change as it is when this process ends: until somebody undoes it, or `bywash cleanup` does. Who changes the same
+    /// meanwhile leaves it so, too.
+    ///
+    /// # Errors
+    /// When that can't be recorded; then it is undone.
+    pub fn keep(mut self) -> Result<(), StateError> {
+        let _lock = self.state.store.lock()?;
+        let mut records = self.state.records();
+        if let Some(record) = records.iter_mut().find(|record| Some(record.id) == self.record) {
+            record.kept = true;
+            self.state.store.save(&self.state.owner, &records)?;
+        }
+        drop(records);
         self.record = None;
+        Ok(())
     }
 
     /// By how much the number was really raised, after [`add_to_file`].

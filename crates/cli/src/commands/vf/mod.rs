@@ -142,7 +142,7 @@ fn create(args: &CreateArgs) -> Result<bool, Failure> {
             "there is no IOMMU, so a virtual function can be no program's: {NO_IOMMU_CURE}"
         ));
     }
-    made.keep();
+    made.keep()?;
     for (number, function) in functions.iter().enumerate() {
         failure::print(&format!("{number}  {}\n", function.address()));
     }
