@@ -8,8 +8,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bywash_sys::state::{State, StateError, Undo, Undone};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 
 /// A directory with state files and one file of the machine.
@@ -58,8 +60,12 @@ struct Other {
 }
 
 impl Other {
-    fn does(&mut self, command: &str) {
+    fn begins(&mut self, command: &str) {
         writeln!(self.child.stdin.as_mut().unwrap(), "{command}").unwrap();
+    }
+
+    fn does(&mut self, command: &str) {
+        self.begins(command);
         let mut line = String::new();
         while self.answers.read_line(&mut line).unwrap() > 0 {
             if line.trim_end().ends_with("done") {
@@ -248,6 +254,56 @@ fn a_number_that_two_have_raised_is_lowered_by_each() {
         }
         assert_eq!((machine.value().as_str(), machine.state_files()), ("3", 0));
     }
+}
+
+/// As `kill -9` while the kernel looks for huge pages: a pipe that nobody reads holds up who writes to it.
+#[test]
+fn a_number_that_was_being_raised_when_its_process_was_killed_comes_back() {
+    for (found, with_a_later, left) in
+        [("10", "15", "10"), ("17", "22", "10"), ("30", "35", "10"), ("31", "36", "31")]
+    {
+        for later in [false, true] {
+            let machine = Machine::holding("10");
+            fs::remove_file(&machine.file).unwrap();
+            mknodat(CWD, &machine.file, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+            let mut other = machine.other();
+            other.begins("add 20");
+            fs::write(&machine.file, "10").unwrap();
+            let start = Instant::now();
+            while machine.state_files() == 0 {
+                assert!(start.elapsed() < Duration::from_secs(60), "nothing was written down");
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            other.is_killed();
+            fs::remove_file(&machine.file).unwrap();
+            fs::write(&machine.file, found).unwrap();
+            let undo = later.then(|| machine.state.add_to_file(&machine.file, 5).unwrap());
+            assert_eq!(machine.value(), if later { with_a_later } else { found });
+            let report = machine.state.cleanup().unwrap();
+            assert!(report.failed.is_empty(), "{report:?}");
+            drop(undo);
+            assert_eq!((machine.value().as_str(), machine.state_files()), (left, 0), "{found}: {report:?}");
+        }
+    }
+}
+
+/// The kernel takes no page from a program: of a pool that has shrunk those in use are shown in it, and counted as surplus.
+#[test]
+fn huge_pages_that_two_give_back_while_they_are_in_use_are_not_kept() {
+    let machine = Machine::holding("0");
+    let pool = machine.directory.path().join("nr_hugepages");
+    let surplus = machine.directory.path().join("surplus_hugepages");
+    fs::write(&pool, "0").unwrap();
+    fs::write(&surplus, "0").unwrap();
+    let first = machine.state.add_to_file(&pool, 64).unwrap();
+    let second = machine.state.add_to_file(&pool, 64).unwrap();
+    assert_eq!(fs::read_to_string(&pool).unwrap(), "128");
+    first.undo().unwrap();
+    assert_eq!(fs::read_to_string(&pool).unwrap(), "64");
+    fs::write(&pool, "128").unwrap();
+    fs::write(&surplus, "64").unwrap();
+    second.undo().unwrap();
+    assert_eq!(fs::read_to_string(&pool).unwrap(), "0");
 }
 
 #[test]

@@ -70,6 +70,29 @@ fn huge_pages_of_a_killed_process_are_given_back() {
 }
 
 #[test]
+fn huge_pages_that_were_given_back_while_in_use_are_not_kept_for_ever() {
+    let Some(_guard) = tidy_lab() else { return };
+    let before = pages();
+    let memory = format!("{}M", 2 * before + 16);
+    let receive = |port: &str, pages: &str| {
+        Tool::start(&mut tool(&format!("receive loop:{port} --huge-pages {pages} --memory {memory} --json")))
+    };
+    let mut victim = receive("first", "reserve");
+    victim.signal(Signal::KILL);
+    victim.end();
+    let grown = pages();
+    let user = receive("second", "require");
+    cleanup("");
+    assert_eq!(pages(), grown, "they are in use");
+    // What it asks for is beside these.
+    let last = receive("third", "reserve");
+    assert!(pages() > grown, "{} huge pages, {grown} before", pages());
+    last.summary();
+    user.summary();
+    eventually("all undoing", || pages() == before);
+}
+
+#[test]
 fn a_living_process_keeps_its_huge_pages_and_gives_them_back_itself() {
     let Some(_guard) = tidy_lab() else { return };
     let before = pages();

@@ -36,6 +36,15 @@ pub(super) enum Change {
         /// By how much it was raised.
         added: u64,
     },
+    /// A number that is being raised: written down first, since its process may die while the kernel looks for huge pages.
+    Raising {
+        /// The file.
+        path: PathBuf,
+        /// The number at first.
+        before: u64,
+        /// What was asked for: the kernel may have got less far.
+        wanted: u64,
+    },
     /// Which driver has a PCI function.
     Driver {
         /// The function's address.
@@ -129,6 +138,36 @@ impl Record {
             + u64::try_from(now.tv_nsec).unwrap_or_default();
         Self { id, at, change, kept: false }
     }
+
+    /// Makes undoing safe to be cut short and tried again: a number to be lowered *by* something becomes one to be lowered
+    /// *to* something. True when the record must be saved before the change is undone.
+    pub(super) fn pin(&mut self, living: &[Self]) -> Result<bool, StateError> {
+        let (path, before, now) = match &self.change {
+            Change::Added { path, added } if path.exists() => {
+                let now = read_number(path)?;
+                (path.clone(), now.saturating_sub(*added), now)
+            }
+            Change::Raising { path, before, wanted } if path.exists() => {
+                let now = read_number(path)?;
+                // Who has raised it since lowers it by that himself.
+                let later =
+                    living.iter().filter(|record| record.at > self.at).map(|record| match &record.change {
+                        Change::Added { path: theirs, added } if theirs == path => *added,
+                        _ => 0,
+                    });
+                let later: u64 = later.sum();
+                let before = before.saturating_add(later);
+                if now <= before || now > wanted.saturating_add(later) {
+                    return Ok(false);
+                }
+                (path.clone(), before, now)
+            }
+            _ => return Ok(false),
+        };
+        self.change = Change::File { path, before: before.to_string(), set: now.to_string() };
+        self.kept = false;
+        Ok(true)
+    }
 }
 
 /// What was there before anybody of us changed it: `now`, unless another's record says that it is a change of theirs.
@@ -157,20 +196,6 @@ pub(super) fn first_driver(
 }
 
 impl Change {
-    /// Makes undoing safe to be cut short and tried again: a number to be lowered *by* something becomes one to be
-    /// lowered
-    /// *to* something. True when the record must be saved before the change is undone.
-    pub(super) fn pin(&mut self) -> Result<bool, StateError> {
-        let Self::Added { path, added } = self else { return Ok(false) };
-        if !path.exists() {
-            return Ok(false);
-        }
-        let now = read_number(path)?;
-        let before = now.saturating_sub(*added).to_string();
-        *self = Self::File { path: path.clone(), before, set: now.to_string() };
-        Ok(true)
-    }
-
     /// Takes the right to reach memory from a function that a program has driven without the kernel, and that nobody has by now.
     pub(super) fn stop_dma(&self, bus: &Path) -> io::Result<()> {
         let Self::Driver { device, set: None, .. } = self else { return Ok(()) };
@@ -191,7 +216,9 @@ impl Change {
                 let Some(device) = function(device) else { return Ok(gone(device)) };
                 give_back(&device, before.as_deref(), reserved.as_deref(), set.as_deref(), wanted)
             }
-            Self::File { path, .. } | Self::Added { path, .. } if !path.exists() => {
+            Self::File { path, .. } | Self::Added { path, .. } | Self::Raising { path, .. }
+                if !path.exists() =>
+            {
                 Ok(Undone::LeftAlone(format!("{} is gone", path.display())))
             }
             Self::Added { path, .. } => {
@@ -199,6 +226,10 @@ impl Change {
                 Ok(Undone::LeftAlone(format!("{name} was gone when the change was to be undone")))
             }
             Self::File { path, before, set } => Self::undo_file(path, before, set, living),
+            // It was not raised, or is more than was asked for.
+            Self::Raising { path, before, wanted } => {
+                put_back(path, &before.to_string(), &wanted.to_string(), None)
+            }
             Self::VirtualFunctions { device, set } => {
                 function(device).map_or_else(|| Ok(gone(device)), |device| remove_functions(&device, *set))
             }
@@ -330,15 +361,42 @@ fn unload(name: &str) -> Result<Undone, StateError> {
     })
 }
 
-/// What a file holds, without blanks around it.
+/// What a file holds, without blanks around it. A number of huge pages is what was last asked for, as it is written: without the pages
+/// that the kernel shows in it until who has them ends ([`surplus`]).
 pub(super) fn read(path: &Path) -> Result<String, StateError> {
+    loop {
+        let surplus_before = surplus(path)?;
+        let value = content(path)?;
+        // Such pages go at any time.
+        match surplus(path)? {
+            now if now != surplus_before => {}
+            0 => return Ok(value),
+            now => return Ok(number(path, value)?.saturating_sub(now).to_string()),
+        }
+    }
+}
+
+pub(super) fn read_number(path: &Path) -> Result<u64, StateError> {
+    number(path, read(path)?)
+}
+
+/// Huge pages that a pool has lost while they were in use, which leave it when they are not any more; 0 of another number. A larger pool
+/// has them again (`hugetlbpage.rst` of the kernel's documentation).
+pub(super) fn surplus(path: &Path) -> Result<u64, StateError> {
+    let file = path.with_file_name("surplus_hugepages");
+    if !path.ends_with("nr_hugepages") || !file.exists() {
+        return Ok(0);
+    }
+    number(&file, content(&file)?)
+}
+
+fn content(path: &Path) -> Result<String, StateError> {
     fs::read_to_string(path)
         .map(|value| value.trim().to_owned())
         .map_err(|source| StateError::Read { path: path.into(), source })
 }
 
-pub(super) fn read_number(path: &Path) -> Result<u64, StateError> {
-    let value = read(path)?;
+fn number(path: &Path, value: String) -> Result<u64, StateError> {
     value.parse().map_err(|_| StateError::NoNumber { path: path.into(), value })
 }
 

@@ -61,7 +61,9 @@ fn undo_kept_with(is_meant: impl Fn(&Change, &[Record]) -> bool) -> Result<Repor
 /// # Errors
 /// As [`cleanup`].
 pub fn undo_setup() -> Result<Report, StateError> {
-    undo_kept(|change| matches!(change, Change::Added { .. } | Change::Module { .. }))
+    undo_kept(|change| {
+        matches!(change, Change::Added { .. } | Change::Raising { .. } | Change::Module { .. })
+    })
 }
 
 /// Gives a PCI function that a program may have back to the kernel: to the driver that had it, or, when that was not recorded,
@@ -178,7 +180,7 @@ fn undo(
     let Some(at) = records.iter().position(|record| record.id == id) else {
         return Ok(Undone::LeftAlone("it was undone already".into()));
     };
-    if records[at].change.pin()? {
+    if records[at].pin(living)? {
         file.save(records)?;
     }
     let undone = records[at].change.undo(bus, living)?;

@@ -341,21 +341,25 @@ impl State {
         let _lock = self.store.lock()?;
         let mut records = self.records();
         let before = change::read_number(path)?;
-        let wanted = before.saturating_add(add);
-        // A plain change first: if the process dies before the number is written, nothing must be taken off.
-        let plain = Change::File { path: path.into(), before: before.to_string(), set: wanted.to_string() };
-        let id = self.record(&mut records, plain)?;
+        // Somebody has the surplus pages, so they are none of those that are asked for. They are the pool's again when it grows, and
+        // its undoing gives them back as well.
+        let all = before.saturating_add(change::surplus(path)?);
+        let wanted = all.saturating_add(add);
+        let raising = Change::Raising { path: path.into(), before, wanted };
+        let id = self.record(&mut records, raising)?;
         if let Err(error) = change::write(path, &wanted.to_string()) {
             self.forget(&mut records, id)?;
             return Err(error);
         }
-        let added = change::read_number(path)?.saturating_sub(before);
-        if added == 0 {
+        let now = change::read_number(path)?;
+        let added = now.saturating_add(change::surplus(path)?).saturating_sub(all);
+        let raised = now.saturating_sub(before);
+        if raised == 0 {
             self.forget(&mut records, id)?;
             return Ok(Undo { state: Arc::clone(self), record: None, added });
         }
         if let Some(last) = records.last_mut() {
-            last.change = Change::Added { path: path.into(), added };
+            last.change = Change::Added { path: path.into(), added: raised };
         }
         self.store.save(&self.owner, &records)?;
         Ok(Undo { state: Arc::clone(self), record: Some(id), added })
@@ -464,7 +468,7 @@ impl State {
         };
         let own: Vec<Record> = records.iter().filter(|record| record.id != id).cloned().collect();
         let living = cleanup::living(&self.store, &self.owner, &own)?;
-        if records[at].change.pin()? {
+        if records[at].pin(&living)? {
             self.store.save(&self.owner, &records)?;
         }
         let undone = records[at].change.undo(&self.bus, &living)?;
