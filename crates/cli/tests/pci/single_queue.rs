@@ -152,6 +152,7 @@ fn one_queue_is_given_what_only_says_and_given_back() -> Result<(), GuestError> 
     has(&before, &["Total 0 rules", "large-receive-offload: on", "ntuple-filters: off"]);
 
     counts_and_gives_back(&served, &mut guest)?;
+    queues_change(&mut guest)?;
     is_killed(&mut guest)?;
     others_rules_stay(&served, &mut guest)?;
     drops_by_rules(&served, &mut guest)?;
@@ -190,6 +191,26 @@ fn counts_and_gives_back(served: &Served, guest: &mut Guest) -> Result<(), Guest
          diff /run/before /run/after",
     )?;
     has(&after, &[&format!("\"taken_packets\":{all},"), &format!("\"given_back_packets\":{all},")]);
+    Ok(())
+}
+
+/// Whoever changes the number of queues meanwhile has the driver's own table for these afterwards.
+fn queues_change(guest: &mut Guest) -> Result<(), GuestError> {
+    for (meanwhile, count) in [
+        ("ethtool -L left combined 8; linked; kill -INT $(pid); gone", 8),
+        ("kill -9 $(pid); gone; ethtool -X left default; ethtool -L left combined 2; linked", 2),
+    ] {
+        let changed = run(
+            guest,
+            &format!(
+                "filter xdp:left/1/rx --only 'ip and udp dst port 53'; {meanwhile}
+                 /host/bywash cleanup --json; linked; ethtool -x left
+                 ethtool -L left combined 4; shown > /run/after; diff /run/before /run/after"
+            ),
+        )?;
+        let table = queues(&changed);
+        assert!((0..count).all(|queue| table.contains(&queue)) && !table.contains(&count), "{changed}");
+    }
     Ok(())
 }
 

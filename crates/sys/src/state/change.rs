@@ -76,6 +76,10 @@ pub(super) enum Change {
         before: Vec<u32>,
         /// The table after the change.
         set: Vec<u32>,
+        /// At first it was the driver's own, over all queues that there were then: nobody's wish, so what the driver has by itself for
+        /// those of now is the way back.
+        #[serde(default)]
+        own: bool,
     },
     /// A feature of an interface.
     Feature {
@@ -234,7 +238,9 @@ impl Change {
                 function(device).map_or_else(|| Ok(gone(device)), |device| remove_functions(&device, *set))
             }
             Self::Module { name } => unload(name),
-            Self::RssTable { interface, before, set } => network::undo_table(interface, before, set, living),
+            Self::RssTable { interface, before, set, own } => {
+                network::undo_table(interface, (before, set, *own), living)
+            }
             Self::Feature { interface, feature, before } => {
                 network::undo_feature(interface, feature, *before, living)
             }

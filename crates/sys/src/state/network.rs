@@ -92,16 +92,19 @@ impl State {
         let others = self.others(&self.records());
         let channels = channels(&ethtool, interface);
         let theirs = others.into_iter().find_map(|record| match record.change {
-            Change::RssTable { interface, before, set } if interface == place => {
-                (set == now || is_drivers(&now, channels, &before)).then_some(before)
+            Change::RssTable { interface, before, set, own } if interface == place => {
+                (set == now || is_drivers(&now, channels, &before)).then_some((before, own))
             }
             Change::Steering { interface, table, .. } if interface == place => {
-                table.filter(|before| is_drivers(&now, channels, before))
+                table.filter(|before| is_drivers(&now, channels, before)).map(|before| (before, false))
             }
             _ => None,
         });
-        let before = theirs.unwrap_or(now);
-        let change = Change::RssTable { interface: place, before, set: table.to_vec() };
+        let (before, own) = theirs.unwrap_or_else(|| {
+            let own = is_drivers(&now, channels, &[]);
+            (now, own)
+        });
+        let change = Change::RssTable { interface: place, before, set: table.to_vec(), own };
         self.make(change, || Ok(ethtool.set_rss_table(interface, Some(table))?))
     }
 
@@ -182,12 +185,7 @@ impl State {
 }
 
 /// Puts an RSS table back, unless somebody else has set one since.
-pub(super) fn undo_table(
-    place: &Place,
-    before: &[u32],
-    set: &[u32],
-    living: &[Record],
-) -> Result<Undone, StateError> {
+pub(super) fn undo_table(place: &Place, table: Table<'_>, living: &[Record]) -> Result<Undone, StateError> {
     let name = match place.name_now()? {
         Ok(name) => name,
         Err(gone) => return Ok(gone),
@@ -199,15 +197,17 @@ pub(super) fn undo_table(
         return Ok(Undone::LeftAlone(format!("the RSS table of {name} is another process's by now")));
     }
     let ethtool = Ethtool::open()?;
-    put_table_back(&ethtool, &name, before, set)
+    put_table_back(&ethtool, &name, table)
 }
 
-/// Puts an RSS table back, unless it is neither what we have `set` nor what a driver has when it starts.
+/// An RSS table as it was before, as we have set it, and whether what was before is the driver's own.
+pub(super) type Table<'a> = (&'a [u32], &'a [u32], bool);
+
+/// Puts an RSS table back, unless it is neither what we have set nor what a driver has when it starts.
 pub(super) fn put_table_back(
     ethtool: &Ethtool,
     name: &str,
-    before: &[u32],
-    set: &[u32],
+    (before, set, own): Table<'_>,
 ) -> Result<Undone, StateError> {
     let now = ethtool.rss(name)?.table;
     // What drivers make when they restart is nobody's wish.
@@ -215,10 +215,11 @@ pub(super) fn put_table_back(
         let line = format!("the RSS table of {name} is another by now: somebody else has changed it since");
         return Ok(Undone::LeftAlone(line));
     }
-    if now != before && is_in_turn(before) {
+    if now != before && (own || is_in_turn(before)) {
         ethtool.set_rss_table(name, None)?;
     }
-    if ethtool.rss(name)?.table != before {
+    // The driver's own may be over more queues by now, or over fewer.
+    if !own && ethtool.rss(name)?.table != before {
         ethtool.set_rss_table(name, Some(before))?;
     }
     Ok(Undone::Back(format!("the RSS table of {name} is as it was")))
@@ -351,6 +352,14 @@ mod tests {
         let place = |index, name: &str| Place { namespace: 1, index, name: name.into() };
         assert_eq!(place(2, "eth1"), place(2, "wan"));
         assert_ne!(place(2, "eth1"), place(3, "eth1"));
+    }
+
+    #[test]
+    fn an_earlier_versions_table_is_put_back_as_it_was() {
+        let place = r#"{"namespace":1,"index":2,"name":"left"}"#;
+        let written = format!(r#"{{"kind":"rss_table","interface":{place},"before":[0,1],"set":[1,1]}}"#);
+        let read: Change = serde_json::from_str(&written).unwrap();
+        assert!(matches!(read, Change::RssTable { own: false, .. }), "{read:?}");
     }
 
     #[test]

@@ -156,7 +156,7 @@ pub(super) fn put_back(
     let is_theirs =
         |record: &Record| matches!(&record.change, Change::RssTable { interface, .. } if interface == place);
     let table = table.filter(|_| !living.iter().any(is_theirs));
-    let table = table.map(|table| network::put_table_back(&ethtool, &name, table, table));
+    let table = table.map(|table| network::put_table_back(&ethtool, &name, (table, table, false)));
     let mut left = add_missing(&ethtool, &name, rules)?;
     match table {
         Some(Err(error)) => left.push(error.to_string()),
