@@ -196,20 +196,21 @@ fn counts_and_gives_back(served: &Served, guest: &mut Guest) -> Result<(), Guest
 
 /// Whoever changes the number of queues meanwhile has the driver's own table for these afterwards.
 fn queues_change(guest: &mut Guest) -> Result<(), GuestError> {
-    for (meanwhile, count) in [
-        ("ethtool -L left combined 8; linked; kill -INT $(pid); gone", 8),
-        ("kill -9 $(pid); gone; ethtool -X left default; ethtool -L left combined 2; linked", 2),
+    for (first, meanwhile, then) in [
+        (3, "ethtool -L left combined 4; linked; kill -INT $(pid); gone", 4),
+        (4, "kill -9 $(pid); gone; ethtool -X left default; ethtool -L left combined 2; linked", 2),
     ] {
         let changed = run(
             guest,
             &format!(
-                "filter xdp:left/1/rx --only 'ip and udp dst port 53'; {meanwhile}
+                "ethtool -L left combined {first}; linked
+                 filter xdp:left/1/rx --only 'ip and udp dst port 53'; {meanwhile}
                  /host/bywash cleanup --json; linked; ethtool -x left
                  ethtool -L left combined 4; shown > /run/after; diff /run/before /run/after"
             ),
         )?;
         let table = queues(&changed);
-        assert!((0..count).all(|queue| table.contains(&queue)) && !table.contains(&count), "{changed}");
+        assert!((0..then).all(|queue| table.contains(&queue)) && !table.contains(&then), "{changed}");
     }
     Ok(())
 }

@@ -209,13 +209,18 @@ pub(super) fn put_table_back(
     name: &str,
     (before, set, own): Table<'_>,
 ) -> Result<Undone, StateError> {
-    let now = ethtool.rss(name)?.table;
+    let (now, channels) = (ethtool.rss(name)?.table, channels(ethtool, name));
     // What drivers make when they restart is nobody's wish.
-    if now != before && now != set && !is_drivers(&now, channels(ethtool, name), before) {
+    if now != before && now != set && !is_drivers(&now, channels, before) {
         let line = format!("the RSS table of {name} is another by now: somebody else has changed it since");
         return Ok(Undone::LeftAlone(line));
     }
-    if now != before && (own || is_in_turn(before)) {
+    let by_itself = match now == before {
+        // The kernel has not forgotten that a table was set, and would let nobody have fewer queues.
+        true => own && is_drivers(&now, channels, &[]),
+        false => own || is_in_turn(before),
+    };
+    if by_itself {
         ethtool.set_rss_table(name, None)?;
     }
     // The driver's own may be over more queues by now, or over fewer.
