@@ -53,6 +53,7 @@ fn what_rules_drop_dies_in_the_nic() -> Result<(), GuestError> {
          shown > /run/before",
     )?;
     drops_and_reloads(&served, &mut guest)?;
+    others_come_first(&mut guest)?;
     is_killed(&served, &mut guest)?;
     requires(&mut guest)?;
     gives_to_a_queue(&mut guest)?;
@@ -132,6 +133,33 @@ fn drops_and_reloads(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
         rule["packets"].as_u64().unwrap()
     };
     assert_eq!((counted("one port"), counted("both")), (0, 0), "the program has not seen them: {summary}");
+    Ok(())
+}
+
+/// A rule that somebody adds while a filter adds many is where he wants it, and stays when they go.
+fn others_come_first(guest: &mut Guest) -> Result<(), GuestError> {
+    // Ports that no block joins: two rules of the NIC for each.
+    let ports: Vec<u16> = (0..100).map(|port| 1001 + 2 * port).collect();
+    let many = format!("[[rule]]\nname = \"many\"\nto_ports = {ports:?}\naction = \"drop\"\n");
+    let during = run(
+        guest,
+        &format!(
+            "rm -f /run/audit; {}{FILTER} auto; {}
+             for try in $(seq 600); do ethtool -n left rule 2040 >/dev/null 2>&1 && break; done
+             ethtool -N left flow-type udp4 dst-port 97 action 0 loc 1895
+             for try in $(seq 600); do grep -q reload /run/audit && break; sleep 0.2; done
+             ethtool -n left | grep Total; ethtool -n left rule 1895; ethtool -n left rule 1894",
+            write(&rules(53)),
+            write(&many)
+        ),
+    )?;
+    has(&during, &["Total 202 rules", "Dest port: 97 mask: 0x0", "Action: Drop"]);
+    let after = run(
+        guest,
+        "kill -INT $(pid); gone; cat /run/filter.err; ethtool -n left
+         ethtool -N left delete 1895; shown > /run/after; diff /run/before /run/after",
+    )?;
+    has(&after, &["Total 2 rules", "Filter: 1895", "Dest port: 97 mask: 0x0"]);
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use bywash_sys::route::Route;
 use bywash_sys::state::{self, Undo};
 
 use super::Options;
-use super::steered::{NTUPLE, as_rule, free_place};
+use super::steered::{NTUPLE, add_rule, as_rule};
 use crate::{Ntuple, RulesInNic};
 
 /// Most n-tuple rules of one port: each is a line of the state file, which is written for each.
@@ -324,20 +324,12 @@ impl RulesHeld {
             if !missing.remove(wanted) {
                 continue;
             }
-            let place = table.as_ref().map_err(Clone::clone).and_then(|table| match self.held.len() {
+            let added = table.as_mut().map_err(|why| why.clone()).and_then(|table| match self.held.len() {
                 MOST.. => Err(format!("{MOST} n-tuple rules are the most that are made")),
-                _ => free_place(&self.interface, table),
-            });
-            let added = place.and_then(|location| {
-                let rule = NtupleRule { flow: flow.clone(), fate: *fate, location };
-                let undo = state::add_rule(&self.interface, &rule).map_err(|error| error.to_string())?;
-                Ok(Held { rule, undo })
+                _ => add_rule(&self.interface, table, flow, *fate),
             });
             match added {
-                Ok(held) => {
-                    table.iter_mut().for_each(|table| table.used.extend(held.rule.location));
-                    self.held.push(held);
-                }
+                Ok((rule, undo)) => self.held.push(Held { rule, undo }),
                 Err(why) => {
                     refused.insert(wanted.clone(), why);
                 }

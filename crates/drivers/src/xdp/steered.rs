@@ -13,7 +13,7 @@
 use bywash_filter::flows::{Beside, Flow, Flows};
 use bywash_filter::{Expression, Hook};
 use bywash_port::RulePlace;
-use bywash_sys::ethtool::{self, Ethtool, Fate, Rule, Table};
+use bywash_sys::ethtool::{self, Ethtool, EthtoolError, Fate, Rule, Table};
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
@@ -28,6 +28,9 @@ pub(super) const NTUPLE: &str = "rx-ntuple-filter";
 /// What must not be done to packets before the XDP program sees them: joining them, and taking off their tags. `ethtool -K` calls these
 /// lro, rx-gro-hw, rxvlan and rx-vlan-stag-hw-parse.
 const OFF: [&str; 4] = ["rx-lro", "rx-gro-hw", TAGS[0], TAGS[1]];
+
+/// So often a place is looked for which nobody takes first.
+const LOOKS: usize = 8;
 
 /// So many rules are told one by one.
 const TOLD: usize = 16;
@@ -204,14 +207,9 @@ impl Wanted<'_> {
         let name = &self.interface.name;
         let (mut left, mut taken) = (Vec::new(), Vec::new());
         for (flow, queue) in flows.iter().zip(self.queues.iter().cycle()) {
-            let added = free_place(name, &table).and_then(|location| {
-                let rule = Rule { flow: as_rule(flow), fate: Fate::Queue(*queue), location };
-                Ok((state::add_rule(name, &rule).map_err(|error| error.to_string())?, rule))
-            });
-            match added {
-                Ok((undo, rule)) => {
+            match add_rule(name, &mut table, &as_rule(flow), Fate::Queue(*queue)) {
+                Ok((rule, undo)) => {
                     steered.undos.push(undo);
-                    table.used.extend(rule.location);
                     let place = rule.location.map_or_else(String::new, |place| format!(" {place}"));
                     taken.push(format!("'{flow}' is n-tuple rule{place} of {name}, to queue {queue}"));
                     steered.rules.push(rule);
@@ -298,7 +296,7 @@ impl Steered {
             return Ok(lost);
         }
         let name = &self.interface;
-        let again = || -> Result<(), ethtool::EthtoolError> {
+        let again = || -> Result<(), EthtoolError> {
             let ethtool = Ethtool::open()?;
             if ethtool.rss(name)?.table != self.table {
                 ethtool.set_rss_table(name, Some(&self.table))?;
@@ -366,6 +364,31 @@ pub(super) fn free_place(interface: &str, table: &Table) -> Result<Option<u32>, 
             table.size
         )),
     }
+}
+
+/// Adds a rule where there is room by a table that was read before, which has it then. It is read anew when somebody has added one in
+/// that place since.
+pub(super) fn add_rule(
+    interface: &str,
+    table: &mut Table,
+    flow: &ethtool::Flow,
+    fate: Fate,
+) -> Result<(Rule, Undo), String> {
+    for _ in 0..LOOKS {
+        let rule = Rule { flow: flow.clone(), fate, location: free_place(interface, table)? };
+        match state::add_rule(interface, &rule) {
+            Ok(undo) => {
+                table.used.extend(rule.location);
+                return Ok((rule, undo));
+            }
+            Err(StateError::Ethtool(EthtoolError::Taken { .. })) => {
+                let again = Ethtool::open().and_then(|ethtool| ethtool.rule_table(interface));
+                *table = again.map_err(|error| error.to_string())?;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Err(format!("others take the free places of {interface} first"))
 }
 
 pub(super) fn as_rule(flow: &Flow) -> ethtool::Flow {

@@ -42,6 +42,14 @@ pub enum EthtoolError {
         /// Why.
         errno: Errno,
     },
+    /// Another n-tuple rule is at this place.
+    #[error("{interface}: n-tuple rule {location} is another by now")]
+    Taken {
+        /// The interface.
+        interface: String,
+        /// The place in the table.
+        location: u32,
+    },
     /// There is no feature of this name.
     #[error("{interface}: no feature is called '{feature}'")]
     Feature {

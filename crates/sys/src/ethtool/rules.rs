@@ -178,8 +178,14 @@ impl Ethtool {
     /// Adds a rule, and returns its place in the table.
     ///
     /// # Errors
-    /// When the driver has no such rules, or no room.
+    /// [`EthtoolError::Taken`] when one is at its place: some drivers (Linux's ixgbe) would have the new one instead. When the driver has
+    /// no such rules, or no room.
     pub fn add_rule(&self, interface: &str, rule: &Rule) -> Result<u32, EthtoolError> {
+        if let Some(location) = rule.location
+            && self.rule_at(interface, location)?.is_some()
+        {
+            return Err(EthtoolError::Taken { interface: interface.into(), location });
+        }
         self.insert(interface, rule.request(SRXCLSRLINS))
     }
 
