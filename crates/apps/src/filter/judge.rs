@@ -6,6 +6,7 @@ use std::num::NonZeroU32;
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use bywash_port::filter::Expression;
 use bywash_port::filter::rules::{Established, Findings, Headers, Lookup, MOST_RULES};
 use bywash_port::{Action, Limit, Rule, RuleCount, RuleId, RuleSet};
 
@@ -64,6 +65,8 @@ impl AddAssign for Counted {
 #[derive(Default)]
 pub(super) struct Judge {
     kept: Vec<Kept>,
+    /// What it drops nothing of, whatever the rules say.
+    never: Vec<Expression>,
     /// What rules have counted that hold no longer.
     past: HashMap<RuleId, Counted>,
     flood: Option<(usize, IpAddr)>,
@@ -155,7 +158,13 @@ impl Judge {
         if counted.len() > MOST_RULES {
             counted = nameless(counted);
         }
-        Self { kept, past: counted, flood: None, sampler: 0 }
+        Self { kept, never: Vec::new(), past: counted, flood: None, sampler: 0 }
+    }
+
+    /// The same, which drops nothing that matches one of these. The kernel's program leaves such packets to the kernel, but the program
+    /// of other rules, which these follow or which follows them, may not have known that.
+    pub(super) fn sparing(self, never: Vec<Expression>) -> Self {
+        Self { never, ..self }
     }
 
     /// What rules have counted that hold no longer.
@@ -290,6 +299,10 @@ impl Judge {
                 }
                 continue;
             }
+            // Asked only here: what passes pays nothing for it.
+            if spares(&self.never, packet, wire_len) {
+                break;
+            }
             kept.counted.dropped += u64::from(!is_counted);
             if kept.is_dry_run {
                 continue;
@@ -303,6 +316,12 @@ impl Judge {
         }
         judgement
     }
+}
+
+/// Whether a packet matches one of these.
+#[inline]
+fn spares(never: &[Expression], packet: &[u8], wire_len: usize) -> bool {
+    never.iter().any(|never| never.matches_len(packet, wire_len))
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -417,6 +436,38 @@ mod tests {
         assert_eq!(all.iter().filter(|judgement| judgement.is_sample).count(), 2);
         assert!(all.iter().all(|judgement| judgement.is_dropped));
         assert_eq!(packets(&judge), [20]);
+    }
+
+    /// As when the program of other rules, which knew no such list, has sent it here.
+    #[test]
+    fn what_these_rules_never_drop_is_dropped_counted_as_dropped_and_blocked_by_none_of_them() {
+        let block = Some(Duration::from_secs(60));
+        let limit = Limit { rate: 1, burst: 1, per: Per::Source { v4: 32, v6: 64 }, block };
+        let set = RuleSet::new(vec![
+            Rule { dry_run: true, ..rule("tried", Action::Drop, "udp dst port 9") },
+            rule("flood", Action::Drop, "udp dst port 9"),
+            rule("limited", Action::Limit(limit), "udp dst port 10"),
+        ]);
+        let set = set.unwrap();
+        let never = vec!["src net 10.0.0.0/30".parse().unwrap(), "udp dst port 11".parse().unwrap()];
+        let mut judge = Judge::new(&set, None).sparing(never);
+        let mut gone = |source, port, now| {
+            let packet = udp(source, port, &[1; 40]);
+            let judgement = judge.judge(&set, (&packet, packet.len()), at(now), false);
+            (judgement.is_dropped, judgement.is_flood || judge.take_flood().is_some())
+        };
+        for n in 0..300 {
+            let now = SECOND + n * SECOND / 30;
+            assert_eq!([gone(1, 9, now), gone(1, 10, now), gone(3, 10, now)], [(false, false); 3]);
+        }
+        assert_eq!([gone(4, 9, SECOND), gone(4, 10, SECOND)], [(true, false), (false, false)]);
+        assert!(gone(4, 10, SECOND).0, "others are limited");
+        let dropped: Vec<u64> = judge.counted().map(|counted| counted.dropped).collect();
+        // The kernel's program has counted what is tried.
+        assert_eq!(dropped, [0, 1, 1]);
+        let mut next = Judge::new(&set, Some((&set, judge)));
+        let packet = udp(1, 9, &[1; 40]);
+        assert!(next.judge(&set, (&packet, 99), at(9), false).is_dropped, "it is of these rules alone");
     }
 
     /// A packet of UDP over IPv4.

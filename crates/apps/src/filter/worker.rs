@@ -139,8 +139,8 @@ impl Filterer {
         (samples, drawn): (Option<Producer>, Option<Box<dyn bywash_port::Samples>>),
     ) -> Self {
         let generation = shared.generation();
-        let Held { rules: Rules { set, .. }, flows } = shared.held();
-        let judge = Judge::new(&set, None);
+        let Held { rules: Rules { set, never, .. }, flows } = shared.held();
+        let judge = Judge::new(&set, None).sparing(never);
         let mut filterer = Self {
             lanes: queues.into_iter().map(|queue| Lane::new(queue, batch)).collect(),
             former: Vec::new(),
@@ -235,8 +235,8 @@ impl Filterer {
     #[cold]
     fn change_rules(&mut self) {
         self.generation = self.shared.generation();
-        let Held { rules: Rules { set, .. }, flows } = self.shared.held();
-        let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge))));
+        let Held { rules: Rules { set, never, .. }, flows } = self.shared.held();
+        let judge = Judge::new(&set, Some((&self.set, std::mem::take(&mut self.judge)))).sparing(never);
         (self.set, self.flows, self.judge) = (set, flows, judge);
         let brought = self.shared.take_brought();
         if !brought.is_empty() {
