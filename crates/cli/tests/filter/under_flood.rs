@@ -1,8 +1,11 @@
 //! What becomes of a flood and of those who are served while the rules change, and while the filter hangs, dies, or loses
 //! its interface.
 
-use std::io;
+use std::collections::VecDeque;
 use std::net::UdpSocket;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bywash_lab::Snapshot;
@@ -10,27 +13,30 @@ use bywash_sys::route::Gateway;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, SERVER, Untouched, alike, is_all, of_rule, sent, summary, unchanged};
+use crate::bed::{Bed, Filter, Untouched, alike, is_all, of_rule, sent, summary, unchanged};
 
 /// How long what becomes true again may take on a machine that is busy.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A flood to both ports, until it is ended: from addresses for which the kernel has a way back.
-fn flood(bed: &Bed, ports: &str) -> Filter {
-    let words = "generate --inject right --dst-mac 02:00:00:00:00:02 --dst 10.0.0.2 --src 10.0.0.16/28";
-    let rest = "--payload 'text:one attack' --rate 20k";
-    Filter::tool(&bed.lab.hosts[0], &format!("{words} --dport {ports} {rest}"))
+/// A flood to ports, until it is ended. The addresses that it is from are to be some for which the kernel has a way back.
+pub(crate) fn flood(bed: &Bed, from: &str, ports: &str, rate: &str) -> Filter {
+    let words = "generate --inject right --dst-mac 02:00:00:00:00:02 --dst 10.0.0.2";
+    let rest = format!("--src {from} --dport {ports} --payload 'text:one attack' --rate {rate}");
+    Filter::tool(&bed.lab.hosts[0], &format!("{words} {rest}"))
 }
 
+/// From where a flood comes that rules drop.
+const FLOOD: &str = "10.0.0.16/28";
+
 /// A socket of the kernel to which the flood is sent.
-fn flooded(bed: &Bed, port: u16) -> UdpSocket {
+pub(crate) fn flooded(bed: &Bed, port: u16) -> UdpSocket {
     let socket = bed.lab.hosts[1].enter(|| UdpSocket::bind(("10.0.0.2", port))).unwrap().unwrap();
     socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
     socket
 }
 
 /// How many packets wait in a socket.
-fn waiting(socket: &UdpSocket) -> u64 {
+pub(crate) fn waiting(socket: &UdpSocket) -> u64 {
     socket.set_nonblocking(true).unwrap();
     let mut count = 0;
     while socket.recv(&mut [0; 64]).is_ok() {
@@ -41,11 +47,18 @@ fn waiting(socket: &UdpSocket) -> u64 {
 }
 
 /// In one of them XDP drops what goes to port 9, and user space what goes to port 10; in the other one it is the other way
-/// round, and the rules stand in another order. What goes to port 7 comes back from user space with both.
+/// round, and the rules stand in another order. What goes to port 7 comes back from user space with both. What is spared may go to
+/// port 11: the one drops what others send there, and never that; the other one has a limit there, far above it, and spares nobody.
 fn text(turn: u32) -> String {
     let is_first = turn.is_multiple_of(2);
     let (in_kernel, in_user_space) = if is_first { (9, 10) } else { (10, 9) };
+    let (never, of_spared) = if is_first {
+        (format!("never_drop = ['{SPARED}']\n"), "name = 'others'\nto_ports = [11]\naction = 'drop'")
+    } else {
+        (String::new(), "name = 'all'\nto_ports = [11]\naction = 'limit'\nrate = 1000000000")
+    };
     let mut rules = [
+        of_spared.to_owned(),
         format!("name = 'kernel'\nto_ports = [{in_kernel}]\naction = 'drop'"),
         format!("name = 'some'\nto_ports = [7, {in_user_space}]\naction = 'limit'\nrate = 1000000000"),
         format!(
@@ -57,39 +70,72 @@ fn text(turn: u32) -> String {
     if !is_first {
         rules.reverse();
     }
-    rules.map(|rule| format!("[[rule]]\n{rule}\n")).concat()
+    never + &rules.map(|rule| format!("[[rule]]\n{rule}\n")).concat()
 }
 
+/// From where a flood comes that no rules drop.
+const SPARED: &str = "10.0.0.128/28";
+
 const NAMES: [&str; 4] = ["kernel", "some", "payload", "names"];
+
+/// Says what was measured, to who asks for it (`--nocapture`) or has the test fail.
+#[expect(clippy::print_stderr, reason = "that is where a test tells of itself")]
+fn tell(what: &str) {
+    eprintln!("{what}");
+}
+
+/// So many filters have their files change at a time: each change mostly waits for its filter.
+const AT_ONCE: u32 = 3;
+
+/// How often the files change of each, at most: a thousand times in all.
+const RELOADS: u32 = 334;
+
+/// For how long, at most: a filter looks each 50 ms whether it is to read them, and a machine that is busy takes its time.
+const TURNS: Duration = Duration::from_secs(40);
 
 #[test]
 fn a_flood_that_both_rule_files_drop_is_dropped_while_one_takes_the_place_of_the_other() {
     let Some(_guard) = bywash_lab::lock() else { return };
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(take_turns);
+        }
+    });
+}
+
+fn take_turns() {
     let bed = Bed::new(1);
     let audit = bed.folder.path().join("audit.log");
     let changes = || std::fs::read_to_string(&audit).unwrap().matches("\"reload\"").count();
     let targets = [9, 10].map(|port| flooded(&bed, port));
     let words = format!("--rules {} --audit {}", bed.rules(&text(0)).display(), audit.display());
-    let filter = Filter::start(&bed, &words);
-    let flood = flood(&bed, "9,10");
+    let mut filter = Filter::start(&bed, &words);
+    let spared = flood(&bed, SPARED, "11", "4k");
+    let flood = flood(&bed, FLOOD, "9,10", "8k");
     let (started, mut turns, mut asked, mut answered) = (Instant::now(), 0_u32, 0_u32, 0_u32);
-    while started.elapsed() < Duration::from_secs(10) || turns < 50 {
+    while turns < RELOADS && (turns < 50 || started.elapsed() < TURNS) {
         turns += 1;
         bed.rules(&text(turns));
         filter.signal(Signal::HUP);
         filter.signal(Signal::USR1);
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + PATIENCE * 3;
         while changes() < turns as usize {
             assert!(Instant::now() < until, "the rules were not read");
             asked += 1;
             answered += bed.ask(1);
             std::thread::sleep(Duration::from_millis(2));
         }
+        filter.wait_for("report", |event| event["event"] == "report");
     }
+    tell(&format!("{turns} reloads in {:?}", started.elapsed()));
     let (_, flood) = flood.end_anyhow();
+    spared.end_anyhow();
     let sent = summary(&flood)["tx_packets"].as_u64().unwrap();
     let told = filter.end();
     let summary = summary(&told);
+    assert!(of_rule(summary, "all", "packets") > 1000, "user space has seen what is spared: {summary}");
+    let wrongly = ["others", "all"].map(|name| of_rule(summary, name, "dropped_packets"));
+    assert_eq!(wrongly, [0; 2], "neither file drops it: {summary}");
     let counted = |name: &str| summary["port"]["counters"][name].as_u64().unwrap();
     let full = counted("rx_dropped") + counted("rx_ring_full");
     // A worker that has no CPU for half a second leaves all to the kernel.
@@ -112,7 +158,7 @@ fn a_flood_that_both_rule_files_drop_is_dropped_while_one_takes_the_place_of_the
     // Once each, or twice: a file that changes is seen also by who has not asked yet.
     assert!(summary["reloads"].as_u64() >= Some(turns.into()), "{summary}");
     let stands: Vec<_> = told.iter().filter(|event| event["rules"].is_array()).collect();
-    assert!(stands.len() >= 20, "it was asked how it stands");
+    assert!(stands.len() > turns as usize, "it was asked each time how it stands");
     for name in NAMES {
         for number in ["packets", "bytes", "dropped_packets"] {
             let counts: Vec<_> = stands.iter().map(|event| of_rule(event, name, number)).collect();
@@ -128,7 +174,7 @@ fn rules_that_are_too_large_for_the_verifier_are_refused_by_name_while_the_old_o
     let old = "[[rule]]\nname = 'old'\nto_ports = [9]\naction = 'drop'\n";
     let target = flooded(&bed, 9);
     let mut filter = Filter::start(&bed, &format!("--attach xdp --rules {}", bed.rules(old).display()));
-    let flood = flood(&bed, "9");
+    let flood = flood(&bed, FLOOD, "9", "20k");
     let reloads = |filter: &mut Filter| filter.report()["reloads"].as_u64().unwrap();
     bed.rules(&(old.to_owned() + &alike(6)));
     let until = Instant::now() + PATIENCE * 3;
@@ -184,29 +230,104 @@ fn has_thread(filter: &Filter, name: &str) -> bool {
     names.into_iter().any(|known| known.trim_end() == name)
 }
 
-/// Has the server answer so many questions: each is asked until it is answered, since the kernel may lose one in a flood.
-fn serve(bed: &Bed, when: &str) {
-    for number in 0..20_u32 {
-        let until = Instant::now() + PATIENCE;
-        while exchange(bed, number).is_err() {
-            assert!(Instant::now() < until, "{when}: {number} is not answered");
+/// How often a server is asked.
+const EACH: Duration = Duration::from_millis(20);
+
+/// What is answered later than that is not answered.
+const LATE: Duration = Duration::from_millis(200);
+
+/// For how long at most a server may not answer about whose packets there is no rule, whatever becomes of the filter. They never wait for
+/// it; the rest is for a machine that is busy.
+const APART: Duration = Duration::from_millis(500);
+
+/// The same where user space has them: a worker counts as hung when it has been silent for half a second.
+const THROUGH: Duration = Duration::from_millis(1500);
+
+/// A server of the kernel's that is asked all the time.
+struct Asked {
+    what: &'static str,
+    /// For so long at most it may not answer.
+    at_most: Duration,
+    stop: Arc<AtomicBool>,
+    /// Questions in a row that had no answer, the most since that was looked at last. Those that were not sent in time do not count: then
+    /// the machine stood still, not the server.
+    most: Arc<AtomicU32>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Asked {
+    fn begin(what: &'static str, at_most: Duration, server: UdpSocket, client: UdpSocket) -> Self {
+        let (stop, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        client.connect(server.local_addr().unwrap()).unwrap();
+        server.set_read_timeout(Some(LATE)).unwrap();
+        let (stop_server, stop_client, longest) = (Arc::clone(&stop), Arc::clone(&stop), Arc::clone(&most));
+        let answer = move || {
+            let mut bytes = [0; 4];
+            while !stop_server.load(Ordering::Relaxed) {
+                if let Ok((_, from)) = server.recv_from(&mut bytes) {
+                    // Without the interface there is no way back.
+                    server.send_to(&bytes, from).ok();
+                }
+            }
+        };
+        let ask = move || {
+            let mut open = VecDeque::<(u32, Instant)>::new();
+            let (mut last_missed, mut in_a_row) = (0, 0);
+            for number in 1_u32.. {
+                if stop_client.load(Ordering::Relaxed) {
+                    break;
+                }
+                let now = Instant::now();
+                client.send(&number.to_be_bytes()).ok();
+                open.push_back((number, now));
+                while let Some(left) = EACH.checked_sub(now.elapsed()).filter(|left| !left.is_zero()) {
+                    let mut bytes = [0; 4];
+                    client.set_read_timeout(Some(left)).unwrap();
+                    if client.recv(&mut bytes).is_ok() {
+                        open.retain(|(asked, _)| asked.to_be_bytes() != bytes);
+                    }
+                }
+                while let Some((missed, _)) = open.pop_front_if(|(_, since)| since.elapsed() > LATE) {
+                    in_a_row = if missed == last_missed + 1 { in_a_row + 1 } else { 1 };
+                    last_missed = missed;
+                    longest.fetch_max(in_a_row, Ordering::Relaxed);
+                }
+            }
+        };
+        let threads = vec![std::thread::spawn(answer), std::thread::spawn(ask)];
+        Self { what, at_most, stop, most, threads }
+    }
+
+    /// For how long it has not answered at a time, since that was looked at last.
+    fn silence(&self) -> Duration {
+        EACH * self.most.swap(0, Ordering::Relaxed)
+    }
+}
+
+impl Drop for Asked {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // What it has to say it has said.
+            thread.join().ok();
         }
     }
 }
 
-fn exchange(bed: &Bed, number: u32) -> io::Result<()> {
-    // What came too late for a question before this one may still wait.
-    let (number, mut bytes) = (number.to_be_bytes(), [0xff; 4]);
-    bed.client.send_to(&number, SERVER)?;
-    while bytes != number {
-        let (_, from) = bed.server.recv_from(&mut bytes)?;
-        bed.server.send_to(&bytes, from)?;
+/// All of them answer, and have since that was looked at last.
+fn serve(asked: &[Asked], when: &str) {
+    // Until it is known of what was asked by now.
+    std::thread::sleep(LATE + EACH * 5);
+    for one in asked {
+        let silence = one.silence();
+        tell(&format!("{when}: {} did not answer for {silence:?} at most", one.what));
+        assert!(silence <= one.at_most, "{when}: {} did not answer for {silence:?}", one.what);
+        assert!(
+            !one.threads.iter().any(JoinHandle::is_finished),
+            "{when}: {} is not asked any more",
+            one.what
+        );
     }
-    bytes = [0xff; 4];
-    while bytes != number {
-        bed.client.recv(&mut bytes)?;
-    }
-    Ok(())
 }
 
 /// Waits until nothing of the flood arrives and the filter counts what it drops.
@@ -237,25 +358,27 @@ fn whatever_becomes_of_it_under_a_flood_the_kernel_is_served() {
     let before = Snapshot::take();
     // With it all that is served goes through user space; without it the program is at TCX.
     let limit = "[[rule]]\nname = 'some'\nto_ports = [7]\naction = 'limit'\nrate = 1000000000\n";
-    for limit in [limit, ""] {
-        through_it_all(limit);
+    for (limit, at_most) in [(limit, THROUGH), ("", APART)] {
+        through_it_all(limit, at_most);
     }
     unchanged(&before);
 }
 
-fn through_it_all(limit: &str) {
+fn through_it_all(limit: &str, at_most: Duration) {
     let bed = Bed::new(1);
-    for socket in [&bed.server, &bed.client] {
-        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
-    }
+    let client = bed.lab.hosts[0].enter(|| UdpSocket::bind("10.0.0.1:5001")).unwrap().unwrap();
+    let asked = [
+        Asked::begin("port 7", at_most, bed.server.try_clone().unwrap(), bed.client.try_clone().unwrap()),
+        Asked::begin("port 8", APART, flooded(&bed, 8), client),
+    ];
     let target = flooded(&bed, 9);
     let rules = bed.rules(&format!("[[rule]]\nname = 'flood'\nto_ports = [9]\naction = 'drop'\n{limit}"));
     let (host, link) = (&bed.lab.hosts[1], bed.lab.pairs[0].far.index);
     let untouched = Untouched::now(host);
     let mut filter = Filter::start(&bed, &format!("--rules {}", rules.display()));
-    let mut flood = flood(&bed, "9");
+    let mut flood = flood(&bed, FLOOD, "9", "20k");
     is_dropped(&mut filter, &target, "at first");
-    serve(&bed, "at first");
+    serve(&asked, "at first");
 
     bed.rules("[[rule]]\nname = 'flood'\nto_ports = [9]\naction = 'dorp'\n");
     let is_refusal = |event: &Value| {
@@ -263,18 +386,18 @@ fn through_it_all(limit: &str) {
     };
     filter.wait_for("refusal", |event| event["event"] == "warning" && is_refusal(event));
     is_dropped(&mut filter, &target, "with a wrong rule file");
-    serve(&bed, "with a wrong rule file");
+    serve(&asked, "with a wrong rule file");
     let now = filter.report();
     assert_eq!((&now["reloads"], &now["refused_reloads"]), (&0.into(), &1.into()), "{now}");
 
     filter.signal(Signal::STOP);
-    serve(&bed, "as soon as it hangs");
+    serve(&asked, "as soon as it hangs");
     arrives(&target, "it hangs");
-    serve(&bed, "it hangs");
+    serve(&asked, "it hangs");
     filter.signal(Signal::CONT);
-    serve(&bed, "as soon as it goes on");
+    serve(&asked, "as soon as it goes on");
     is_dropped(&mut filter, &target, "it goes on");
-    serve(&bed, "it goes on");
+    serve(&asked, "it goes on");
 
     host.route().set_up(link, false).unwrap();
     host.route().set_up(link, true).unwrap();
@@ -282,13 +405,18 @@ fn through_it_all(limit: &str) {
     // The lab's route went with it.
     host.add_route(bed.lab.pairs[0].far.addresses[0], Gateway { index: link, address: None }).unwrap();
     is_dropped(&mut filter, &target, "after down and up");
-    serve(&bed, "after down and up");
+    // Of the time when there was no interface nothing is promised.
+    std::thread::sleep(LATE + EACH * 5);
+    for one in &asked {
+        tell(&format!("down and up: {} did not answer for {:?} at most", one.what, one.silence()));
+    }
+    serve(&asked, "after down and up");
 
     filter.signal(Signal::KILL);
-    serve(&bed, "as soon as it is dead");
+    serve(&asked, "as soon as it is dead");
     filter.child.wait().unwrap();
     arrives(&target, "it is dead");
-    serve(&bed, "it is dead");
+    serve(&asked, "it is dead");
     assert!(flood.child.try_wait().unwrap().is_none(), "there was no flood any more");
     flood.end_anyhow();
     untouched.check();
