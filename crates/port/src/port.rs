@@ -156,13 +156,20 @@ pub trait Port: Send {
     /// Puts rules that were loaded since others were set in the place of these, in one step: each packet is decided by the ones or by
     /// the others. A rule keeps its counter as long as there is one of its [`RuleId`].
     ///
+    /// What is `blocked` stays so ([`Port::block`]): limits of these names, which the rules before have as well, drop what comes from these
+    /// sources from the first packet that they decide about, and count on.
+    ///
     /// Rules that could not be where the port was bring other queues along. Then the old ones decide until workers call all of
     /// these, and for a moment packets are decided by both: [`Port::has_moved`] is to be asked.
     ///
     /// # Errors
     /// In one line why not; the old rules are still there.
-    fn set_rules(&mut self, rules: LoadedRules) -> Result<Option<Moved>, String> {
-        let _ = rules;
+    fn set_rules(
+        &mut self,
+        rules: LoadedRules,
+        blocked: &[(String, IpAddr)],
+    ) -> Result<Option<Moved>, String> {
+        let _ = (rules, blocked);
         Err(format!("{} has no rules", self.name()))
     }
 
@@ -188,7 +195,7 @@ pub trait Port: Send {
     }
 
     /// Has the rule with this name, a limit, drop all that comes from a source from now on, or no longer. Other rules make
-    /// an end of that.
+    /// an end of that, but for what is named when they are set.
     ///
     /// # Errors
     /// In one line why not.
@@ -197,8 +204,7 @@ pub trait Port: Send {
         Err(format!("{} has no rule '{rule}'", self.name()))
     }
 
-    /// Packets that were dropped since this rule's limit has a source dropped ([`Port::block`]); 0 when it does not. Other rules
-    /// begin at 0 again.
+    /// Packets that were dropped since this rule's limit has a source dropped ([`Port::block`]); 0 when it does not.
     fn blocked_packets(&self, rule: &str, source: IpAddr) -> u64 {
         let _ = (rule, source);
         0

@@ -19,8 +19,6 @@ struct Block {
     bits: u8,
     since: Instant,
     until: Instant,
-    /// Packets that were dropped before other rules took the place of those that blocked it.
-    before: u64,
 }
 
 impl Blocks {
@@ -35,7 +33,7 @@ impl Blocks {
     /// From now on, for so long. `bits` of the source count.
     pub(super) fn add(&self, key: Key, bits: u8, time: Duration) {
         let since = Instant::now();
-        self.with(|blocks| blocks.insert(key, Block { bits, since, until: since + time, before: 0 }));
+        self.with(|blocks| blocks.insert(key, Block { bits, since, until: since + time }));
     }
 
     /// Those whose time is over, and how many bits of each count.
@@ -51,22 +49,13 @@ impl Blocks {
         self.with(|blocks| blocks.remove(key));
     }
 
-    /// What each has had dropped, as somebody knows it.
-    pub(super) fn packets(&self, of: impl Fn(&Key) -> u64) -> HashMap<Key, u64> {
-        self.with(|blocks| blocks.keys().map(|key| (key.clone(), of(key))).collect())
-    }
-
-    /// Adds that to what each has had dropped before: its next count begins at 0.
-    pub(super) fn remember(&self, packets: &HashMap<Key, u64>) {
-        self.with(|blocks| {
-            for (key, block) in blocks {
-                block.before += packets.get(key).copied().unwrap_or(0);
-            }
-        });
+    /// Those of which that is so.
+    pub(super) fn those(&self, is_so: impl Fn(&Key) -> bool) -> Vec<Key> {
+        self.with(|blocks| blocks.keys().filter(|key| is_so(key)).cloned().collect())
     }
 
     /// Keeps those that stay blocked. Returns the others, and how many bits of each count.
-    pub(super) fn retain(&self, mut stays: impl FnMut(&Key) -> bool) -> Vec<(Key, u8)> {
+    pub(super) fn retain(&self, stays: impl Fn(&Key) -> bool) -> Vec<(Key, u8)> {
         let taken = |blocks: &mut HashMap<Key, Block>| {
             blocks.extract_if(|key, _| !stays(key)).map(|(key, block)| (key, block.bits)).collect()
         };
@@ -82,7 +71,6 @@ impl Blocks {
             bits: block.bits,
             been: now.saturating_duration_since(block.since),
             left: block.until.saturating_duration_since(now),
-            before: block.before,
         };
         self.with(|blocks| blocks.iter().map(blocked).collect())
     }

@@ -531,17 +531,14 @@ impl Work {
         let places = self.port.with(|port| {
             // Loading has had its time, and to wait for the port.
             shared.is_seen(AT_WORK);
-            let counted = blocks.packets(|(name, source)| port.blocked_packets(name, *source));
-            let told = port.set_rules(loaded)?.map(|Moved { queues, told }| {
+            // Whoever a rule has blocked that does the same now stays blocked.
+            let stay = alike(&before, &rules);
+            let stays = |(name, _): &Key| stay.contains(name.as_str());
+            let told = port.set_rules(loaded, &blocks.those(stays))?.map(|Moved { queues, told }| {
                 shared.bring(paired(queues));
                 told
             });
-            blocks.remember(&counted);
-            // The new rules have blocked nobody yet: whoever a rule has blocked that does the same now stays blocked.
-            let stay = alike(&before, &rules);
-            let ended = blocks.retain(|(name, source)| {
-                stay.contains(name.as_str()) && port.block(name, *source, true).is_ok()
-            });
+            let ended = blocks.retain(stays);
             // Before anybody else has the port: what it counts it counts for these.
             shared.set(Held { rules, flows: port.sent_flows() });
             Ok::<_, String>((port.rule_places(), port.rules_missing(), ended, told))

@@ -24,8 +24,6 @@ pub(super) struct Blocked {
     /// How long it has been blocked, and will be.
     pub(super) been: Duration,
     pub(super) left: Duration,
-    /// Packets that were dropped before the port counted from 0 on.
-    pub(super) before: u64,
 }
 
 /// What one sender has sent to the workers.
@@ -101,7 +99,7 @@ pub(super) fn heavy_hitters(figures: &[Figures], most: usize, now: u64) -> Table
 
 /// The `most` blocked sources that send most.
 pub(super) fn blocks(port: &dyn Port, blocked: &[Blocked], most: usize) -> Table {
-    let packets = |blocked: &Blocked| blocked.before + port.blocked_packets(&blocked.rule, blocked.source);
+    let packets = |blocked: &Blocked| port.blocked_packets(&blocked.rule, blocked.source);
     let mut all: Vec<(u64, &Blocked)> = blocked.iter().map(|blocked| (packets(blocked), blocked)).collect();
     all.sort_by(|(a, one), (b, other)| {
         b.cmp(a).then_with(|| (&one.rule, one.source).cmp(&(&other.rule, other.source)))

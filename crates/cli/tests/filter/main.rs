@@ -3,6 +3,7 @@
 
 mod audit;
 mod bed;
+mod blocked;
 mod end;
 mod established;
 mod ingress;

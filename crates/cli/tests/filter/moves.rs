@@ -308,7 +308,7 @@ fn the_old_rules_decide_until_all_queues_have_workers_and_a_move_that_nobody_wan
         host.enter(|| unchanged(&at_tcx)).unwrap();
         assert_eq!(arena.unused(), unused, "all frames are back");
         let loaded = load();
-        let moved = port.set_rules(loaded).unwrap().unwrap();
+        let moved = port.set_rules(loaded, &[]).unwrap().unwrap();
         let mut queues: Vec<_> =
             moved.queues.into_iter().map(|queue| (queue.rx.unwrap(), queue.tx.unwrap())).collect();
         let mut batch = Batch::new();

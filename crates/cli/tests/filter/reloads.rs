@@ -66,7 +66,7 @@ fn reload(hook: Hook) {
     let started = Instant::now();
     for turn in 1..=RELOADS {
         let loaded = port.load_rules(&rules(turn)).unwrap().load().unwrap();
-        port.set_rules(loaded).unwrap();
+        port.set_rules(loaded, &[]).unwrap();
         // Nothing comes, but the program wants to be sure that somebody is there.
         queues.rx.as_mut().unwrap().rx(&mut pool, &mut batch);
         assert!(batch.is_empty());

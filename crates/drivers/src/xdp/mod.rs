@@ -338,7 +338,12 @@ impl Port for XdpPort {
         }))
     }
 
-    fn set_rules(&mut self, rules: LoadedRules) -> Result<Option<Moved>, String> {
+    fn set_rules(
+        &mut self,
+        rules: LoadedRules,
+        blocked: &[(String, IpAddr)],
+    ) -> Result<Option<Moved>, String> {
+        // From TCX, where no limit is that could have blocked somebody.
         let rules = match self.move_to(rules) {
             Ok(moved) => return Ok(Some(moved)),
             Err(rules) => rules,
@@ -347,6 +352,9 @@ impl Port for XdpPort {
             return Err(format!("{} has not loaded these rules", self.name));
         };
         let Loaded { mut ruled, program, rules } = *loaded;
+        if let Some(before) = &self.ruled {
+            ruled.keep_blocked(before, blocked)?;
+        }
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
         let demand = Demand::of(rules.set.rules(), self.ruled.as_deref().map_or(&[], Ruled::rules));
         let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules, demand)?;
@@ -384,7 +392,8 @@ impl Port for XdpPort {
 
     fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
         match &self.ruled {
-            Some(ruled) => ruled.block(rule, source, on),
+            Some(ruled) if on => ruled.block(rule, source, 0),
+            Some(ruled) => ruled.unblock(rule, source),
             None => Err(format!("{} was opened without rules", self.name)),
         }
     }

@@ -207,15 +207,36 @@ impl Ruled {
         in_nic(&self.set, self.scope.only(), &never)
     }
 
-    /// Has a limit drop what comes from a source, or no longer.
-    pub(super) fn block(&self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {
+    /// Has a limit drop what comes from a source, of which it has had so many packets dropped before.
+    pub(super) fn block(&self, rule: &str, source: IpAddr, packets: u64) -> Result<(), String> {
+        self.change_blocks(rule, source, |blocks, key| blocks.update(key, &packets.to_ne_bytes()))
+    }
+
+    /// Ends that.
+    pub(super) fn unblock(&self, rule: &str, source: IpAddr) -> Result<(), String> {
+        self.change_blocks(rule, source, |blocks, key| blocks.delete(key).map(drop))
+    }
+
+    fn change_blocks(
+        &self,
+        rule: &str,
+        source: IpAddr,
+        change: impl FnOnce(&Map, &[u8]) -> Result<(), BpfError>,
+    ) -> Result<(), String> {
         let Some(blocks) = &self.blocks else { return Err(format!("the rule '{rule}' blocks nobody")) };
         let key = BlockKey { slot: self.slots.number(rule), source }.to_bytes();
-        let done = if on { blocks.update(&key, &[0; 8]) } else { blocks.delete(&key).map(drop) };
-        done.map_err(|error| match error.is(Errno::TOOBIG.raw_os_error()) {
+        change(blocks, &key).map_err(|error| match error.is(Errno::TOOBIG.raw_os_error()) {
             true => format!("{MOST_BLOCKS} sources are blocked, which is the most: others are limited alone"),
             false => error.to_string(),
         })
+    }
+
+    /// Blocks what the rules before these have blocked, and counts on. Before its program decides, so that nothing of it gets through.
+    pub(super) fn keep_blocked(&self, before: &Self, blocked: &[(String, IpAddr)]) -> Result<(), String> {
+        let keep = |(rule, source): &(String, IpAddr)| {
+            self.block(rule, *source, before.blocked_packets(rule, *source))
+        };
+        blocked.iter().try_for_each(keep)
     }
 
     /// Packets that have been dropped since a limit has a source dropped.

@@ -10,6 +10,8 @@ struct Stubborn {
     refuses: Arc<AtomicBool>,
     /// Times it was asked to unblock.
     asked: Arc<AtomicU64>,
+    /// What was to stay blocked when rules were set last.
+    kept: Vec<Key>,
     /// What looking at it waits for.
     lock: Arc<Mutex<()>>,
     name: PortName,
@@ -18,9 +20,6 @@ struct Stubborn {
 
 /// How long loading takes: a share of the time that is more than [`RETRY`].
 const LOAD: Duration = Duration::from_millis(60);
-
-/// So many packets each has had dropped since there were other rules.
-const DROPPED: u64 = 7;
 
 impl Stubborn {
     fn answer<T>(&self, done: T) -> Result<T, String> {
@@ -65,8 +64,10 @@ impl Port for Stubborn {
         Ok(Some(Vec::new()))
     }
 
-    fn set_rules(&mut self, _: LoadedRules) -> Result<Option<Moved>, String> {
-        self.answer(None)
+    fn set_rules(&mut self, _: LoadedRules, blocked: &[Key]) -> Result<Option<Moved>, String> {
+        self.answer(())?;
+        self.kept = blocked.to_vec();
+        Ok(None)
     }
 
     fn block(&mut self, _: &str, _: IpAddr, on: bool) -> Result<(), String> {
@@ -74,8 +75,8 @@ impl Port for Stubborn {
         self.answer(())
     }
 
-    fn blocked_packets(&self, _: &str, _: IpAddr) -> u64 {
-        DROPPED
+    fn blocked_packets(&self, rule: &str, source: IpAddr) -> u64 {
+        u64::from(self.kept.contains(&(rule.into(), source)))
     }
 
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {
@@ -114,6 +115,7 @@ fn port_behind(lock: Arc<Mutex<()>>) -> (SharedPort, Arc<AtomicBool>, Arc<Atomic
     let port = Stubborn {
         refuses: Arc::clone(&refuses),
         asked: Arc::clone(&asked),
+        kept: Vec::new(),
         lock,
         name: "loop:stubborn".parse().unwrap(),
         capabilities: Capabilities::default(),
@@ -288,17 +290,6 @@ fn a_file_of_no_bytes_is_taken_only_by_order() {
 }
 
 #[test]
-fn what_sources_have_had_dropped_stays_as_it_was_when_other_rules_are_refused() {
-    let (mut work, refuses, _) = work(Duration::from_secs(60));
-    let before = |work: &Work| work.blocks.now()[0].before;
-    assert!(work.hold(rules()).is_err());
-    assert_eq!(before(&work), 0, "the port counts them still");
-    refuses.store(false, Ordering::Relaxed);
-    assert!(work.hold(rules()).is_ok());
-    assert_eq!(before(&work), DROPPED);
-}
-
-#[test]
 fn who_is_blocked_stays_so_by_a_rule_that_does_the_same_with_the_same_packets_alone() {
     let other = Condition { to_ports: vec![10..=10], ..Condition::default() };
     let faster = Limit { rate: 2, burst: 1, per: Per::Rule, block: None };
@@ -310,10 +301,16 @@ fn who_is_blocked_stays_so_by_a_rule_that_does_the_same_with_the_same_packets_al
         (Rule { name: "other".into(), ..rule() }, false),
     ] {
         let (mut work, refuses, _) = work(Duration::from_secs(60));
-        refuses.store(false, Ordering::Relaxed);
         let what = format!("{rule:?}");
-        work.hold(Rules { set: Arc::new(RuleSet::new(vec![rule]).unwrap()), ..rules() }).unwrap();
-        assert_eq!(work.blocks.count(), u64::from(stays), "{what}");
+        let next = Rules { set: Arc::new(RuleSet::new(vec![rule]).unwrap()), ..rules() };
+        // The port is told with the rules: it blocks before these decide.
+        let kept = |work: &Work| work.port.with(|port| port.blocked_packets("rate", [10, 0, 0, 1].into()));
+        let stands = |work: &Work| (work.blocks.count(), kept(work).unwrap());
+        assert!(work.hold(next.clone()).is_err());
+        assert_eq!(stands(&work), (1, 0), "{what}: refused");
+        refuses.store(false, Ordering::Relaxed);
+        work.hold(next).unwrap();
+        assert_eq!(stands(&work), (stays.into(), stays.into()), "{what}");
     }
 }
 
