@@ -9,6 +9,7 @@ mod established;
 mod ingress;
 mod more_queues;
 mod moves;
+mod neighbours;
 mod one_queue;
 mod page;
 #[path = "../pty/mod.rs"]
