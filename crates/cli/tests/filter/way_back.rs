@@ -1,11 +1,14 @@
 //! The way back: what user space has seen comes to the kernel in order, and as if from the interface that it came in by.
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::Command;
+use std::time::Duration;
 
-use bywash_lab::{Host, Snapshot};
+use bywash_lab::{Host, PairOptions, Snapshot};
 use serde_json::Value;
 
-use crate::bed::{Bed, Filter, SERVER, Untouched, sent, summary, unchanged};
+use crate::bed::{Bed, Filter, SERVER, Untouched, sent, summary, two_families, unchanged};
 
 /// Counts what comes in, for conntrack to see, by the interface that it seems to come from.
 const FIREWALL: &str = "table inet seen {
@@ -95,4 +98,79 @@ fn packets_that_are_longer_than_the_mtu_of_the_start_go_to_the_kernel_and_are_wa
     filter.wait_for("warning", warns);
     let told = filter.end();
     assert_eq!(summary(&told)["port"]["counters"]["too_long"], 3, "{told:?}");
+}
+
+/// Tells packets of connections to port 8080 apart: by family, by what conntrack knows of them, and by the interface.
+const OF_CONNECTIONS: &str = "table inet seen {
+    counter new4 { }
+    counter new6 { }
+    counter known4 { }
+    counter known6 { }
+    counter others { }
+    chain in {
+        type filter hook prerouting priority filter; policy accept;
+        iifname left tcp dport 8080 ct state new meta nfproto ipv4 counter name new4 accept
+        iifname left tcp dport 8080 ct state new meta nfproto ipv6 counter name new6 accept
+        iifname left tcp dport 8080 ct state established meta nfproto ipv4 counter name known4 accept
+        iifname left tcp dport 8080 ct state established meta nfproto ipv6 counter name known6 accept
+        tcp dport 8080 counter name others
+    }
+}";
+
+/// What a connection carries each way.
+const BYTES: usize = 1 << 20;
+
+#[test]
+fn connections_whose_packets_come_back_are_whole_and_as_if_from_their_interface() {
+    if Command::new("nft").arg("--version").output().is_err() {
+        return bywash_lab::skip("nft is not installed");
+    }
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let (hosts, _pair) = two_families(&PairOptions::default());
+    let host = &hosts[1];
+    nft(host, &[OF_CONNECTIONS]);
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.toml");
+    let text = "[[rule]]\nname = 'asked'\nto_ports = [8080]\naction = 'limit'\nrate = 1000000000\n";
+    std::fs::write(&rules, text).unwrap();
+    let filter = Filter::on(host, &format!("--rules {}", rules.display()));
+    // No period that a segment or a buffer could have: what is in another place is seen.
+    let bytes: Vec<u8> = (0..BYTES).map(|n| u8::try_from(n * n / 7 % 251).unwrap()).collect();
+    for address in ["10.0.0.2:8080", "[fd00::2]:8080"] {
+        let listener = host.enter(|| TcpListener::bind(address)).unwrap().unwrap();
+        let connect = || TcpStream::connect_timeout(&address.parse().unwrap(), Duration::from_secs(20));
+        let mut client = hosts[0].enter(connect).unwrap().unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        for socket in [&client, &server] {
+            socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        }
+        let mut sender = client.try_clone().unwrap();
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                sender.write_all(&bytes).unwrap();
+                sender.shutdown(Shutdown::Write).unwrap();
+            });
+            server.read_to_end(&mut there).unwrap();
+            scope.spawn(|| {
+                server.write_all(&there).unwrap();
+                server.shutdown(Shutdown::Write).unwrap();
+            });
+            client.read_to_end(&mut back).unwrap();
+        });
+        assert!(there == bytes && back == bytes, "{address}: {} and {} bytes", there.len(), back.len());
+    }
+    let told = filter.end();
+    let summary = summary(&told);
+    let count = |name: &str| summary[name].as_u64().unwrap();
+    let [new4, new6, known4, known6, others] =
+        ["new4", "new6", "known4", "known6", "others"].map(|name| seen(host, name));
+    assert_eq!((new4, new6, others), (1, 1, 0), "{summary}");
+    // A worker that has no CPU for half a second leaves all to the kernel.
+    let hung = summary["port"]["counters"]["hung"].as_u64().unwrap();
+    let (back, all) = (count("given_back_packets"), new4 + new6 + known4 + known6);
+    assert!(all <= back + hung && all + hung >= back, "{all} of {back} were seen: {summary}");
+    // Each has a megabyte in segments of an Ethernet's size.
+    assert!(known4.min(known6) + hung > 700 && count("taken_packets") + hung > 1400, "{summary}");
+    assert_eq!((count("lost_packets"), count("dropped_packets")), (0, 0), "{summary}");
 }
