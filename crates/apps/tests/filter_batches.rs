@@ -1,4 +1,5 @@
-//! What the flood filter leaves of batches of any size, and in which order it gives that back.
+//! What the flood filter leaves of batches of any size, in which order it gives that back, and what becomes of its port when one of its
+//! workers dies.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fake;
@@ -115,4 +116,74 @@ fn what_is_left_of_batches_is_given_back_in_its_order() {
     let right: Vec<u16> = (0..BURST * SOURCES).filter(|number| !number.is_multiple_of(5)).collect();
     assert_eq!(given[..right.len()], right);
     assert!(given.len() < right.len() + usize::from(SOURCES), "{} are left", given.len());
+}
+
+/// A queue that nothing comes by, and how often it is looked at before that is one time too many. It notes what is done with it.
+struct Broken {
+    number: usize,
+    looks: Option<u32>,
+    done: Arc<Mutex<Vec<(usize, &'static str)>>>,
+}
+
+impl RxQueue for Broken {
+    fn rx(&mut self, _: &mut Pool, _: &mut Batch) -> usize {
+        if let Some(looks) = &mut self.looks {
+            *looks = looks.checked_sub(1).expect("the queue is broken");
+        }
+        0
+    }
+    fn arm(&mut self) -> bool {
+        false
+    }
+    fn wake_fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+    fn stop(&mut self) {
+        self.done.lock().unwrap().push((self.number, "stopped"));
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters::default()
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {
+        self.done.lock().unwrap().push((self.number, "closed"));
+    }
+}
+
+#[test]
+fn a_worker_that_dies_ends_the_filter_which_leaves_its_packets_to_the_kernel_and_says_why() {
+    let done = Arc::new(Mutex::new(Vec::new()));
+    let queue = |number, looks| QueuePair {
+        rx: Some(Box::new(Broken { number, looks, done: Arc::clone(&done) })),
+        tx: Some(Box::new(Tx(Arc::default()))),
+    };
+    let of_port = Arc::clone(&done);
+    let closing = move || {
+        of_port.lock().unwrap().push((2, "the port"));
+        Ok(())
+    };
+    let port = Fake::new("loop:source", vec![queue(0, Some(9)), queue(1, None)], Box::new(closing));
+    let rules = Rules {
+        set: Arc::new(RuleSet::new(Vec::new()).unwrap()),
+        never: Vec::new(),
+        flows: FlowOptions::default(),
+    };
+    let arena = Arena::new(vec![0; 512 * FRAME_SIZE]).unwrap();
+    let mut options = Options::new(None, rules);
+    options.workers.frames = Some(128);
+    let stop = Stop::new().unwrap();
+    let mut filter = Filter::start(port, options, arena, &stop).unwrap();
+    assert!(filter.wait(Duration::from_secs(60)) && stop.is_set(), "the other worker ends, too");
+    let summary = filter.finish();
+    assert_eq!(
+        (summary.met, &summary.unmet[..]),
+        (false, &["worker filter 0 panicked: the queue is broken".to_owned()][..])
+    );
+    let done = done.lock().unwrap();
+    let first =
+        |what| done.iter().position(|step| *step == what).unwrap_or_else(|| panic!("{what:?}: {done:?}"));
+    for number in [0, 1] {
+        assert!(first((number, "stopped")) < first((number, "closed")), "{done:?}");
+        assert!(first((number, "closed")) < first((2, "the port")), "{done:?}");
+    }
+    assert_eq!((arena.unused(), arena.orphaned()), (arena.frames(), 0));
 }
