@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod fake;
+mod ring;
 
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use bywash_apps::{App, Summary, WorkerOptions};
 use bywash_drivers::OpenOptions;
 
 use fake::Fake;
+use ring::Ring;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -337,50 +339,6 @@ fn a_slow_link_does_not_keep_its_worker_from_receiving() {
     assert!(received >= 3 * 64, "{received} received");
     stop.set();
     forwarder.finish();
-}
-
-/// A queue with packets that are told by their place, some of which come only when nothing more is to.
-struct Ring {
-    left: usize,
-    at_the_end: usize,
-    ends: bool,
-    received: u64,
-}
-
-impl Ring {
-    fn new(left: usize, at_the_end: usize) -> Self {
-        Self { left, at_the_end, ends: at_the_end == 0, received: 0 }
-    }
-}
-
-impl RxQueue for Ring {
-    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
-        let n = self.left.min(batch.room());
-        for _ in 0..n {
-            let mut packet = bywash_apps::port::frame::Packet::new(pool.take().unwrap());
-            packet.extend_from_slice(&[0; 60]).unwrap();
-            batch.push(packet);
-        }
-        self.left -= n;
-        self.received += n as u64;
-        n
-    }
-    fn arm(&mut self) -> bool {
-        true
-    }
-    fn has_ended(&self) -> bool {
-        self.ends && self.left == 0
-    }
-    fn stop(&mut self) {
-        self.left += std::mem::take(&mut self.at_the_end);
-    }
-    fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-    fn counters(&self) -> QueueCounters {
-        QueueCounters { packets: self.received, ..QueueCounters::default() }
-    }
-    fn close(self: Box<Self>, _: &mut Pool) {}
 }
 
 /// A port with this queue alone.

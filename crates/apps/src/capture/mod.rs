@@ -197,8 +197,7 @@ fn deal(
                 snap: options.snap,
                 goal: goal.clone(),
                 flush: options.flush,
-                // A file waits, whoever reads it.
-                patience_ns: if is_file(port) { u64::MAX } else { PATIENCE_NS },
+                patience_ns: (!is_file(port)).then_some(PATIENCE_NS),
             };
             Capturer::new(queues, (pool, options.batch), producer, orders, live)
         });

@@ -14,7 +14,7 @@ use bywash_wire::EtherType;
 
 use super::Goal;
 use crate::live::{Live, Publication};
-use crate::queues::close_queues;
+use crate::queues::{close_queues, rest};
 use crate::rate::Traffic;
 
 /// How long a packet waits for others before it goes to the file.
@@ -23,8 +23,13 @@ const FLUSH_NS: u64 = 100_000_000;
 /// How soon to look for room again.
 const HELD_NS: u64 = 1_000_000;
 
-/// How long packets are still taken out of the port's ring at the end: those that keep coming must not keep us.
+/// How long packets are still taken out of the port's ring at the end: those that keep coming must not keep us. While
+/// they wait for the disk this time stands still.
 const DRAIN_NS: u64 = 50_000_000;
+
+/// How long nothing has come when the ring is dry. A block of a `packet:` that is not full is handed over when a timer
+/// of the kernel has run out, which may take two of its ticks, of 10 ms at most.
+const DRY_NS: u64 = 25_000_000;
 
 /// Bytes of the two addresses, which a VLAN tag follows.
 const ADDRESSES: usize = 12;
@@ -79,8 +84,9 @@ pub(super) struct Orders {
     pub(super) snap: u32,
     pub(super) goal: Option<Goal>,
     pub(super) flush: bool,
-    /// How long packets stay where they are when all memory waits for the disk, before they are received and lost.
-    pub(super) patience_ns: u64,
+    /// How long packets stay where they are when all memory waits for the disk, before they are received and lost;
+    /// `None` where they come out of a file, which waits.
+    pub(super) patience_ns: Option<u64>,
 }
 
 /// One worker's share of the work.
@@ -204,7 +210,8 @@ impl Capturer {
             return false;
         }
         let now = clock::monotonic();
-        now - *self.held_since.get_or_insert(now) < self.orders.patience_ns
+        let since = *self.held_since.get_or_insert(now);
+        self.orders.patience_ns.is_none_or(|patience| now - since < patience)
     }
 
     fn flush_if_due(&mut self, now: u64) {
@@ -281,10 +288,32 @@ impl Task for Capturer {
         }
     }
 
-    /// What came before the end is in the port's ring, and belongs into the file.
+    /// What came before the end is in the port's ring, and belongs into the file. What the disk has no room for in time is
+    /// received all the same, so that it is known how much was lost.
     fn finish(&mut self) {
-        let until = clock::monotonic() + DRAIN_NS;
-        while clock::monotonic() < until && self.turn() == Turn::Busy {}
+        self.queues.iter_mut().for_each(|(_, rx)| rx.stop());
+        let begun = clock::monotonic();
+        let (mut now, mut last, mut held) = (begun, begun, 0);
+        while now - begun < DRAIN_NS + held && now - last < DRY_NS {
+            let then = now;
+            if self.holds() {
+                // What is in a file still is not lost.
+                let Some(patience) = self.orders.patience_ns else { return };
+                rest(held);
+                now = clock::monotonic();
+                (last, held) = (now, held + now - then);
+                if held > patience {
+                    self.orders.patience_ns = Some(0);
+                }
+                continue;
+            }
+            match self.turn() {
+                Turn::Done => return,
+                Turn::Busy => last = now,
+                Turn::Idle => rest(now - last),
+            }
+            now = clock::monotonic();
+        }
     }
 }
 
