@@ -310,6 +310,11 @@ pub(crate) fn reasons(failures: &[WorkerError]) -> Vec<String> {
     failures.iter().map(ToString::to_string).collect()
 }
 
+/// What is said of packets that a port has taken and of which nobody says that they were sent.
+pub(crate) fn never_left(packets: u64, port: &str) -> Option<String> {
+    (packets > 0).then(|| format!("{packets} packets were handed to {port} and never left"))
+}
+
 /// Whether a port is a capture file, which waits for whoever reads or writes it.
 pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })

@@ -356,6 +356,38 @@ fn what_is_in_a_ring_at_the_end_is_still_sent() {
     assert_eq!((summary.unmet(), of(&summary.snapshot.total, "tx_packets")), (&[][..], 5050));
 }
 
+/// A queue that takes everything and never says that anything was sent.
+struct SilentTx(usize);
+
+impl TxQueue for SilentTx {
+    fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        let n = batch.len();
+        pool.give_batch(batch);
+        self.0 += n;
+        n
+    }
+    fn flush(&mut self, _: &mut Pool) {}
+    fn in_flight(&self) -> usize {
+        self.0
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters::default()
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+#[test]
+fn what_was_handed_over_and_never_left_was_not_forwarded() {
+    let (arena, stop) = (arena(), stop());
+    let pair = Pair::Both(only_receives("tap:in", Ring::new(10, 0)), only_sends("tap:out", SilentTx(0)));
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let mut forward = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+    assert!(forward.wait(PATIENCE), "it ends with its packets");
+    let summary = forward.finish();
+    assert_eq!(summary.unmet(), ["10 packets were handed to tap:out and never left"]);
+    assert!(!summary.met);
+}
+
 /// A queue that takes a packet for a while, then nothing for longer than a link is waited for, then everything.
 struct PausedTx {
     begun: Option<Instant>,

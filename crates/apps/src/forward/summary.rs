@@ -130,12 +130,14 @@ pub(super) fn not_sent(directions: &[Direction], figures: &[Figures]) -> Vec<Str
             || figures.iter().flat_map(|worker| &worker.exits).filter(|exit| exit.direction == number);
         let refused: u64 = exits().map(|exit| exit.counters.errors).sum();
         let dropped: u64 = exits().map(|exit| exit.dropped).sum();
+        let in_flight = exits().map(|exit| exit.in_flight).sum();
         if refused > 0 {
             sentences.push(format!("{refused} packets of {from} were refused by {to}"));
         }
         if dropped > 0 {
             sentences.push(format!("{dropped} packets of {from} were dropped: {to} took no more"));
         }
+        sentences.extend(session::never_left(in_flight, to));
     }
     sentences
 }

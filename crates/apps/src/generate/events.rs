@@ -294,10 +294,7 @@ impl Summary {
                 "nothing was sent: no packet was due before the end".into()
             });
         }
-        if self.in_flight_packets > 0 {
-            self.unmet
-                .push(format!("{} packets were handed to {port} and never left", self.in_flight_packets));
-        }
+        self.unmet.extend(session::never_left(self.in_flight_packets, port));
         let due = self.tx_packets + self.missed_packets;
         if self.missed_packets * 1000 > due * TOLERANCE {
             let asked = self.asked_pps.unwrap_or_default();

@@ -255,9 +255,7 @@ impl Summary {
         if figures.counters.errors > 0 {
             self.unmet.push(format!("{} packets were refused by {port}", figures.counters.errors));
         }
-        if figures.in_flight > 0 {
-            self.unmet.push(format!("{} packets were handed to {port} and never left", figures.in_flight));
-        }
+        self.unmet.extend(session::never_left(figures.in_flight, port));
         if self.port.is_unread() {
             return;
         }
