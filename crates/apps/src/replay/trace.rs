@@ -342,8 +342,10 @@ impl Trace {
         loops: Option<u64>,
     ) -> Result<Self, String> {
         let mut loader = Loader::new(source, preparation.clone())?;
-        if source.len().is_none_or(|len| len > preload) {
-            return Stream::start(source.clone(), loader, preparation, loops).map(Self::Streamed);
+        let len = source.len();
+        if len.is_none_or(|len| len > preload) {
+            return Stream::start(source.clone(), loader, preparation, (loops, len.is_none()))
+                .map(Self::Streamed);
         }
         let mut pieces = Vec::new();
         loop {
@@ -398,6 +400,11 @@ impl Trace {
         }
     }
 
+    /// Whether it may take any time until it is known what comes next.
+    pub(super) fn is_pipe(&self) -> bool {
+        matches!(self, Self::Streamed(Stream { is_pipe: true, .. }))
+    }
+
     /// Whether the file is in memory.
     pub(super) fn is_loaded(&self) -> bool {
         matches!(self, Self::Loaded { .. })
@@ -419,6 +426,7 @@ pub(super) struct Stream {
     full: Consumer<Sent>,
     free: Producer<Piece>,
     current: Option<Sent>,
+    is_pipe: bool,
     thread: Thread,
     shared: Arc<Mutex<Shared>>,
     /// Ends by itself when this end of the rings is dropped.
@@ -430,7 +438,7 @@ impl Stream {
         source: Source,
         loader: Loader,
         preparation: Preparation,
-        loops: Option<u64>,
+        (loops, is_pipe): (Option<u64>, bool),
     ) -> Result<Self, String> {
         let (full_end, full) = RingBuffer::new(AHEAD);
         let (mut free, free_end) = RingBuffer::new(AHEAD);
@@ -448,7 +456,7 @@ impl Stream {
             })
             .map_err(|error| format!("no thread for reading: {error}"))?;
         let handle = thread.thread().clone();
-        Ok(Self { full, free, current: None, thread: handle, shared, _thread: thread })
+        Ok(Self { full, free, current: None, is_pipe, thread: handle, shared, _thread: thread })
     }
 
     #[inline]

@@ -141,6 +141,11 @@ impl Replayer {
         while self.batch.room() > 0 && !self.is_over {
             let (piece, is_first) = match self.orders.trace.piece() {
                 Next::Piece(piece, is_first) => (piece, is_first),
+                // Nothing more is to be sent. A file says soon whether that was all of it; who writes to a pipe may never do.
+                Next::Wait if self.orders.count == Some(0) => {
+                    self.is_over = self.orders.trace.is_pipe();
+                    return;
+                }
                 Next::Wait => {
                     self.figures.starved += u64::from(self.has_begun);
                     return;

@@ -306,11 +306,20 @@ fn a_replay_sends_every_packet_so_many_times_from_memory_or_from_the_disk() {
     let file = pcap(&[0; 3000], 1500);
     fs::write(place.0.path().join("a.pcap"), &file).unwrap();
     let once: Vec<Vec<u8>> = packets(&file).into_iter().map(|packet| packet.2).collect();
-    for words in ["", "--preload 0", "--loops 4 --preload 0", "--loops 4", "--loops 0 --count 7000"] {
+    for words in [
+        "",
+        "--preload 0",
+        "--loops 4 --preload 0",
+        "--loops 4",
+        "--loops 0 --count 7000",
+        "--loops 0 --count 6000",
+        "--loops 0 --count 6000 --preload 0",
+    ] {
         let summary = place.met(&format!("replay a.pcap pcap:out.pcap --rate max {words}"));
         let expected = match words {
             "" | "--preload 0" => 3000,
             "--loops 0 --count 7000" => 7000,
+            "--loops 0 --count 6000" | "--loops 0 --count 6000 --preload 0" => 6000,
             _ => 12_000,
         };
         assert_eq!(summary["tx_packets"], expected, "{words}");

@@ -200,6 +200,16 @@ fn a_replay_of_a_pipe_begins_with_its_first_packet_and_sends_what_is_there() {
 }
 
 #[test]
+fn a_replay_of_a_pipe_ends_with_its_count_whatever_may_still_come() {
+    let place = Place::new();
+    let mut child = start(&place, "replay - pcap:out.pcap --rate max --count 3");
+    let mut pipe = child.stdin.take().unwrap();
+    pipe.write_all(&pcap(&[0; 3], 60)).unwrap();
+    assert_eq!((end(&mut child), place.read("out.pcap").len()), (0, 3));
+    drop(pipe);
+}
+
+#[test]
 fn a_file_that_may_not_get_longer_is_as_one_on_a_full_disk() {
     let place = Place::new();
     // Blocks of 512 bytes, and more than packet memory has: that is under the same limit.
