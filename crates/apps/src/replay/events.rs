@@ -260,13 +260,15 @@ impl Summary {
             return;
         }
         let has_end = options.duration.is_none() && (options.loops.is_some() || options.count.is_some());
-        if is_empty && figures.failure.is_none() {
+        if figures.failure.is_some() {
+            // That is why no more was sent.
+        } else if is_empty {
             self.unmet.push(format!("nothing was sent: no packet of {} came", self.file));
         } else if sent == 0 {
             self.unmet.push(format!(
                 "nothing was sent: {port} took no packet; is its link up and its other end open?"
             ));
-        } else if has_end && !figures.is_complete && figures.failure.is_none() {
+        } else if has_end && !figures.is_complete {
             self.unmet.push(format!("it was stopped after {sent} packets"));
         } else if let Some(count) = options.count.filter(|count| sent + figures.counters.errors < *count) {
             let why = if figures.is_complete { ": the file has no more (--loops)" } else { "" };

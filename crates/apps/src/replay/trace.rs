@@ -198,16 +198,30 @@ struct Loader {
     packet: Vec<u8>,
     number: u64,
     is_over: bool,
+    /// Why nothing behind the packets that were read may be sent.
+    failure: Option<String>,
 }
 
 impl Loader {
     fn new(source: &Source, preparation: Preparation) -> Result<Self, String> {
         let reader = source.open()?;
         let (notes, packet) = (Notes::default(), Vec::new());
-        Ok(Self { reader, preparation, notes, latest: None, packet, number: 0, is_over: false })
+        Ok(Self {
+            reader,
+            preparation,
+            notes,
+            latest: None,
+            packet,
+            number: 0,
+            is_over: false,
+            failure: None,
+        })
     }
 
     /// Fills a piece with what comes next: as much as there is room for, or has come.
+    ///
+    /// # Errors
+    /// A packet that can't be sent and may not be left out, when all before it were given.
     fn fill(&mut self, piece: &mut Piece) -> Result<Filled, String> {
         piece.clear();
         // A packet that no longer fitted is first.
@@ -231,8 +245,15 @@ impl Loader {
             self.number += 1;
             let number = self.number;
             let stamp = record.time;
-            if !prepare(&record, number, &self.preparation, &mut self.notes, &mut self.packet)? {
-                continue;
+            match prepare(&record, number, &self.preparation, &mut self.notes, &mut self.packet) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(reason) => {
+                    self.packet.clear();
+                    self.failure = Some(reason);
+                    self.is_over = true;
+                    break;
+                }
             }
             let gap = match stamp.zip(self.latest) {
                 Some((time, latest)) if time < latest => {
@@ -255,11 +276,11 @@ impl Loader {
             }
             self.append(piece, time);
         }
-        Ok(match (piece.entries.is_empty(), self.is_over) {
-            (false, _) => Filled::Some,
-            (true, false) => Filled::NotYet,
-            (true, true) => Filled::End,
-        })
+        match (piece.entries.is_empty(), self.is_over) {
+            (false, _) => Ok(Filled::Some),
+            (true, false) => Ok(Filled::NotYet),
+            (true, true) => self.failure.take().map_or(Ok(Filled::End), Err),
+        }
     }
 
     fn append(&mut self, piece: &mut Piece, time: u64) {

@@ -152,7 +152,8 @@ impl Replayer {
                 }
                 Next::End => {
                     self.is_over = true;
-                    self.figures.loops += u64::from(self.turn.0 > 0);
+                    let is_whole = self.turn.0 > 0 && self.orders.trace.failure().is_none();
+                    self.figures.loops += u64::from(is_whole);
                     return;
                 }
             };

@@ -372,15 +372,18 @@ fn what_can_not_be_replayed_whole_is_said_with_its_place() {
         [pcap(&[0; 2], 60), pcap(&[0], 70000)[24..].to_vec()].concat(),
     )
     .unwrap();
+    let output = place.command("replay long.pcap null: --rate max --preload 0 --json").output().unwrap();
+    let told = summary(&output);
+    assert_eq!((&told["tx_packets"], &told["loops"]), (&2.into(), &0.into()), "{told}");
+    let [reason] = &told["unmet"].as_array().unwrap()[..] else { panic!("{told}") };
+    assert!(reason.as_str().unwrap().contains("packet 3 has 70000 bytes"), "{told}");
+    assert_eq!(output.status.code(), Some(1));
     let summary = place.met("replay long.pcap null: --rate max --too-long skip");
     assert_eq!((&summary["tx_packets"], &summary["files"][0]["too_long_packets"]), (&2.into(), &1.into()));
     let told = place.command("replay long.pcap null: --rate max --too-long skip").output().unwrap();
     assert!(text(&told.stdout).contains("1 longer than the port takes"), "{told:?}");
     let summary = place.met("replay long.pcap null: --rate max --too-long cut");
     assert_eq!((&summary["tx_packets"], &summary["tx_bytes"]), (&3.into(), &(60 + 60 + 69632).into()));
-    let output = place.command("replay long.pcap null: --rate max --preload 0").output().unwrap();
-    assert!(text(&output.stderr).contains("packet 3 has 70000 bytes"), "{output:?}");
-    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
