@@ -388,6 +388,17 @@ fn what_was_handed_over_and_never_left_was_not_forwarded() {
     assert!(!summary.met);
 }
 
+#[test]
+fn a_worker_that_had_no_time_has_not_seen_its_ring_dry() {
+    let (arena, stop) = (arena(), stop());
+    let slow = Ring { pause: Duration::from_millis(2), ..Ring::new(50, 300) };
+    let pair = Pair::Both(only_receives("tap:slow", slow), open("null:", 1, arena));
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let forward = Forward::start(vec![pair], &options, arena, &stop).unwrap();
+    let summary = finish_after(forward, &stop, 50);
+    assert_eq!(of(&summary.snapshot.total, "tx_packets"), 350);
+}
+
 /// A queue that takes a packet for a while, then nothing for longer than a link is waited for, then everything.
 struct PausedTx {
     begun: Option<Instant>,

@@ -294,25 +294,33 @@ impl Task for Capturer {
         self.queues.iter_mut().for_each(|(_, rx)| rx.stop());
         let begun = clock::monotonic();
         let (mut now, mut last, mut held) = (begun, begun, 0);
-        while now - begun < DRAIN_NS + held && now - last < DRY_NS {
-            let then = now;
-            if self.holds() {
+        while now - begun < DRAIN_NS + held {
+            let looked = now;
+            let came = if self.holds() {
                 // What is in a file still is not lost.
                 let Some(patience) = self.orders.patience_ns else { return };
-                rest(held);
-                now = clock::monotonic();
-                (last, held) = (now, held + now - then);
                 if held > patience {
                     self.orders.patience_ns = Some(0);
                 }
-                continue;
-            }
-            match self.turn() {
-                Turn::Done => return,
-                Turn::Busy => last = now,
-                Turn::Idle => rest(now - last),
-            }
+                rest(held);
+                held += clock::monotonic() - looked;
+                true
+            } else {
+                match self.turn() {
+                    Turn::Done => return,
+                    Turn::Busy => true,
+                    Turn::Idle => {
+                        rest(now - last);
+                        false
+                    }
+                }
+            };
             now = clock::monotonic();
+            if came {
+                last = now;
+            } else if looked - last >= DRY_NS {
+                return;
+            }
         }
     }
 }

@@ -285,12 +285,16 @@ impl Task for Forwarder {
         self.entrances.iter_mut().for_each(|entrance| entrance.rx.stop());
         let begun = clock::monotonic();
         let (mut now, mut last) = (begun, begun);
-        while now - begun < RECEIVE_NS && now - last < DRY_NS {
+        while now - begun < RECEIVE_NS {
+            let looked = now;
             // What waits for room keeps others from being received, which is not the same as that none has come.
-            if self.turn() == Turn::Busy || self.exits.iter().any(Exit::is_waiting) {
-                last = now;
-            }
+            let came = self.turn() == Turn::Busy || self.exits.iter().any(Exit::is_waiting);
             now = clock::monotonic();
+            if came {
+                last = now;
+            } else if looked - last >= DRY_NS {
+                break;
+            }
         }
         while self.exits.iter().any(|exit| exit.is_sending() && (exit.files.to || now - begun < DRAIN_NS)) {
             for exit in &mut self.exits {

@@ -1,6 +1,7 @@
 //! A queue of so many packets.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use bywash_apps::port::frame::{Batch, Packet, Pool};
 use bywash_apps::port::{QueueCounters, RxQueue};
@@ -15,16 +16,19 @@ pub(crate) struct Ring {
     /// When all have come, that was all.
     pub(crate) ends: bool,
     pub(crate) received: u64,
+    /// How long each look at it takes.
+    pub(crate) pause: Duration,
 }
 
 impl Ring {
     pub(crate) fn new(left: usize, at_the_end: usize) -> Self {
-        Self { left, at_the_end, ends: at_the_end == 0, received: 0 }
+        Self { left, at_the_end, ends: at_the_end == 0, received: 0, pause: Duration::ZERO }
     }
 }
 
 impl RxQueue for Ring {
     fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        std::thread::sleep(self.pause);
         let n = self.left.min(batch.room());
         for _ in 0..n {
             let mut packet = Packet::new(pool.take().unwrap());
