@@ -196,9 +196,22 @@ pub(crate) fn port_table<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> T
     table_of(ports.into_iter().map(|port| PortSummary::of(port).row()))
 }
 
+/// What to call each of several ports, as rows must be told apart: the second `null:` is `null:#2`.
+pub(crate) fn names<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> Vec<String> {
+    let plain: Vec<String> = ports.into_iter().map(|port| port.name().to_string()).collect();
+    let name = |(index, name): (usize, &String)| {
+        let before = plain[..index].iter().filter(|other| *other == name).count();
+        if before == 0 { name.clone() } else { format!("{name}#{}", before + 1) }
+    };
+    plain.iter().enumerate().map(name).collect()
+}
+
 /// What ports count beside their queues, and where a program steers packets, what its rules do.
-pub(crate) fn port_tables<'a>(ports: impl IntoIterator<Item = &'a dyn Port>) -> Vec<Table> {
-    let ports: Vec<PortSummary> = ports.into_iter().map(PortSummary::of).collect();
+pub(crate) fn port_tables<'a>(ports: impl IntoIterator<Item = &'a dyn Port, IntoIter: Clone>) -> Vec<Table> {
+    let ports = ports.into_iter();
+    let ports: Vec<PortSummary> = (ports.clone().zip(names(ports)))
+        .map(|(port, name)| PortSummary { name, ..PortSummary::of(port) })
+        .collect();
     let rules: Vec<Row> = ports.iter().flat_map(PortSummary::rule_rows).collect();
     let rules = (!rules.is_empty()).then(|| Table::new("rules", "rule", 0, rules));
     [table_of(ports.iter().map(PortSummary::row))].into_iter().chain(rules).collect()

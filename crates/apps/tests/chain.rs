@@ -356,6 +356,40 @@ fn what_is_in_a_ring_at_the_end_is_still_sent() {
     assert_eq!((summary.unmet(), of(&summary.snapshot.total, "tx_packets")), (&[][..], 5050));
 }
 
+#[test]
+fn ports_of_the_same_name_are_told_apart() {
+    let (arena, stop) = (arena(), stop());
+    let mut null = [open("null:", 1, arena), open("null:", 1, arena)];
+    let [a, b] = [(0, 10), (1, 1000)].map(|(port, packets)| {
+        let rx: Box<dyn RxQueue> = Box::new(Ring { ends: false, ..Ring::new(packets, 0) });
+        let queue = QueuePair { rx: Some(rx), ..null[port].queues().remove(0) };
+        Fake::new("null:", vec![queue], Box::new(|| Ok(())))
+    });
+    let options = forward::Options { workers: workers(5000), ..Default::default() };
+    let forward = Forward::start(vec![Pair::Both(a, b)], &options, arena, &stop).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while of(&forward.snapshot().total, "tx_packets") < 1010 && Instant::now() < until {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let before = forward.snapshot();
+    std::thread::sleep(Duration::from_millis(50));
+    let now = forward.snapshot();
+    let interval = now.since(Some(&before));
+    for table in &now.tables {
+        for (number, row) in table.rows.iter().enumerate() {
+            let rates = interval.rates(table, row);
+            assert!(rates.is_none_or(|rates| rates.pps == 0), "nothing has come since: {row:?} {rates:?}");
+            assert!(table.rows[..number].iter().all(|other| other.labels != row.labels), "{table:?}");
+        }
+    }
+    stop.set();
+    let summary = forward.finish();
+    let [there, back] = summary.snapshot.rows("directions") else { panic!("{summary}") };
+    assert_eq!([there, back].map(|row| of(row, "tx_packets")), [10, 1000]);
+    assert_eq!(there.labels, [("from", "null:".into()), ("to", "null:#2".into())]);
+    assert_eq!([0, 1].map(|port: usize| summary.ports[port].name.as_str()), ["null:", "null:#2"]);
+}
+
 /// A queue that takes everything and never says that anything was sent.
 struct SilentTx(usize);
 

@@ -4,6 +4,7 @@
 mod full_pipe;
 mod pty;
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -284,7 +285,7 @@ fn metrics_are_served_while_each_tool_runs() {
     for (words, series) in [
         ("receive null:", "bywash_queue_packets_total{queue=\"0\"} "),
         ("generate null: --rate 100k", "bywash_tx_packets_total "),
-        ("forward null: null:", "bywash_direction_tx_packets_total{from=\"null:\",to=\"null:\"} "),
+        ("forward null: null:", "bywash_direction_tx_packets_total{from=\"null:\",to=\"null:#2\"} "),
     ] {
         let mut child = command(&format!("{words} --prometheus 127.0.0.1:0 --json"))
             .stdout(Stdio::piped())
@@ -299,6 +300,12 @@ fn metrics_are_served_while_each_tool_runs() {
         assert!(scrape(address, "\x00\x01\r\n\r\n").starts_with("HTTP/1.1 400 "));
         let value = || {
             let answer = scrape(address, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+            let mut told = HashSet::new();
+            for (one, _) in
+                answer.lines().skip_while(|line| !line.is_empty()).filter_map(|line| line.rsplit_once(' '))
+            {
+                assert!(told.insert(one), "{words}: {one} twice in\n{answer}");
+            }
             let line = answer.lines().find_map(|line| line.strip_prefix(series)).map(str::to_owned);
             line.and_then(|value| value.parse::<u64>().ok())
         };

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::crew::{Crew, WorkerOptions};
 use crate::live::Live;
 use crate::report::Snapshot;
-use crate::session::{self, App, StartError, close_port, launch, reasons};
+use crate::session::{self, App, PortSummary, StartError, close_port, launch, reasons};
 
 mod edit;
 mod plan;
@@ -69,7 +69,7 @@ impl Default for Options {
 /// One direction of a pair.
 #[derive(Clone, Debug, Serialize)]
 pub struct Direction {
-    /// Where packets come in.
+    /// Where packets come in: a port's name, with a number behind it from the second port of the same name on (`null:#2`).
     pub from: String,
     /// Where they go out.
     pub to: String,
@@ -107,6 +107,10 @@ impl Forward {
             launch("forward", &options.workers, tasks, ports, stop, |task| drop(task.close()))?;
         Ok(Self { crew, live, directions, ports, started })
     }
+
+    fn ports(&self) -> impl Iterator<Item = &dyn Port> + Clone {
+        self.ports.iter().map(|port| &**port)
+    }
 }
 
 impl App for Forward {
@@ -114,8 +118,8 @@ impl App for Forward {
     type Summary = Summary;
 
     fn start(&self) -> Start {
-        let opened = |port: &dyn Port| Opened {
-            name: port.name().to_string(),
+        let opened = |(port, name): (&dyn Port, String)| Opened {
+            name,
             mode: port.capabilities().mode.clone(),
             link_mbps: port.capabilities().link_mbps,
         };
@@ -123,21 +127,22 @@ impl App for Forward {
             command: "forward",
             workers: self.live.len(),
             directions: self.directions.clone(),
-            ports: self.ports.iter().map(|port| opened(&**port)).collect(),
+            ports: self.ports().zip(session::names(self.ports())).map(opened).collect(),
         }
     }
 
     fn snapshot(&self) -> Snapshot {
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
         let mut snapshot = summary::snapshot(&self.directions, &figures, self.started.elapsed());
-        snapshot.tables.extend(session::port_tables(self.ports.iter().map(|port| &**port)));
+        snapshot.tables.extend(session::port_tables(self.ports()));
         snapshot
     }
 
     /// A direction is of no use without one of its ports, but the others are.
     fn gone(&self) -> (Vec<String>, bool) {
-        let of = |port: &dyn Port| session::gone(port).0.pop().map(|gone| (port.name().to_string(), gone));
-        let (names, sentences): (Vec<_>, Vec<_>) = self.ports.iter().filter_map(|port| of(&**port)).unzip();
+        let of = |(port, name)| session::gone(port).0.pop().map(|gone| (name, gone));
+        let ports = self.ports().zip(session::names(self.ports()));
+        let (names, sentences): (Vec<_>, Vec<_>) = ports.filter_map(of).unzip();
         let has_ended =
             |direction: &Direction| names.contains(&direction.from) || names.contains(&direction.to);
         let nothing_is_left = self.directions.iter().all(has_ended);
@@ -149,12 +154,14 @@ impl App for Forward {
     }
 
     fn finish(self) -> Summary {
+        let names = session::names(self.ports());
         let (tasks, errors) = self.crew.join();
         let elapsed = self.started.elapsed();
         let figures: Vec<Figures> = tasks.into_iter().map(Forwarder::close).collect();
         let (mut warnings, mut unmet) = (Vec::new(), reasons(&errors));
         unmet.extend(summary::not_sent(&self.directions, &figures));
-        let ports = self.ports.into_iter().map(|port| close_port(port, &mut warnings, &mut unmet)).collect();
+        let close = |(port, name)| PortSummary { name, ..close_port(port, &mut warnings, &mut unmet) };
+        let ports = self.ports.into_iter().zip(names).map(close).collect();
         let snapshot = summary::snapshot(&self.directions, &figures, elapsed);
         Summary { met: unmet.is_empty(), unmet, snapshot, ports, warnings }
     }

@@ -9,7 +9,7 @@ use bywash_port::frame::Arena;
 use super::worker::{Entrance, Exit, Files, Forwarder};
 use super::{Direction, Options, Pair};
 use crate::queues::{Halves, close_unused, pools};
-use crate::session::is_file;
+use crate::session::{self, is_file};
 
 /// The workers' tasks, and the directions they serve.
 pub(super) struct Plan {
@@ -22,8 +22,10 @@ pub(super) struct Plan {
 /// # Errors
 /// Why the ports, the options and the memory don't go together. The queues are closed then.
 pub(super) fn plan(pairs: &mut [Pair], options: &Options, arena: &'static Arena) -> Result<Plan, String> {
+    let mut names =
+        session::names(pairs.iter_mut().flat_map(Pair::ports_mut).map(|port| &**port)).into_iter();
     let mut sides: Vec<Vec<Side>> =
-        pairs.iter_mut().map(|pair| pair.ports_mut().map(side).collect()).collect();
+        pairs.iter_mut().map(|pair| pair.ports_mut().zip(&mut names).map(side).collect()).collect();
     let tasks = deal(&mut sides, options, arena);
     let unused = sides.into_iter().flatten().flat_map(|side| side.queues.into_pairs());
     match tasks {
@@ -43,15 +45,15 @@ pub(super) fn plan(pairs: &mut [Pair], options: &Options, arena: &'static Arena)
     }
 }
 
-/// A port's name and its queues that are not dealt out yet.
+/// What a port is called, and its queues that are not dealt out yet.
 struct Side {
     name: String,
     is_file: bool,
     queues: Halves,
 }
 
-fn side(port: &mut Box<dyn Port>) -> Side {
-    Side { name: port.name().to_string(), is_file: is_file(&**port), queues: Halves::of(&mut **port) }
+fn side((port, name): (&mut Box<dyn Port>, String)) -> Side {
+    Side { name, is_file: is_file(&**port), queues: Halves::of(&mut **port) }
 }
 
 /// From which side to which of a pair.
