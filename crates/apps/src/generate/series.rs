@@ -45,7 +45,15 @@ impl Series {
         let mut series = match &values.set {
             Set::List(list) => Self::list(list.iter().copied().map(cut).collect()),
             Set::From { first, .. } if shift > 0 => Self::list(vec![cut(*first)]),
-            Set::From { first, step } => Self::steps(cut(*first), step_of(*step)?, mask.wrapping_add(1)),
+            Set::From { first, step, least: 0 } => {
+                Self::steps(cut(*first), step_of(*step)?, mask.wrapping_add(1))
+            }
+            // Only ports have a least value: these are not many.
+            Set::From { first, step, least } => {
+                let count = u128::from(mask) - least + 1;
+                let value = |n| least + (first - least + n * (step % count)) % count;
+                Self::list((0..count).map(value).map(cut).collect())
+            }
             Set::Range { first, last, .. } if first >> shift == last >> shift => {
                 Self::list(vec![cut(*first)])
             }
@@ -86,7 +94,12 @@ impl Series {
     /// Turns the order round; one without an end begins where it began.
     fn reverse(&mut self, is_endless: bool) {
         match &mut self.values {
-            Sequence::List(list) => list.reverse(),
+            Sequence::List(list) => {
+                list.reverse();
+                if is_endless {
+                    list.rotate_right(1);
+                }
+            }
             Sequence::Steps { first, step } => {
                 if !is_endless {
                     *first = first.wrapping_add(self.count.wrapping_sub(1).wrapping_mul(*step));
@@ -204,6 +217,22 @@ mod tests {
         assert_eq!(first(&series("65534+")), [65_534, 65_535, 0, 1, 2]);
         assert_eq!(first(&series("65530+ step 4")), [65_530, 65_534, 2, 6, 10]);
         assert_eq!(first(&series("1+ down")), [1, 0, 65_535, 65_534, 65_533]);
+    }
+
+    #[test]
+    fn values_go_on_from_the_least_there_is() {
+        let series = |text: &str| {
+            let values = Values::parse(text, Kind::Number, (1, 0xffff)).unwrap();
+            Series::part(&values, (0, 16), 1).unwrap()
+        };
+        assert_eq!(first(&series("65534+")), [65_534, 65_535, 1, 2, 3]);
+        assert_eq!(first(&series("65530+ step 4")), [65_530, 65_534, 3, 7, 11]);
+        assert_eq!(first(&series("2+ down")), [2, 1, 65_535, 65_534, 65_533]);
+        assert_eq!(first(&series("2+ down step 3")), [2, 65_534, 65_531, 65_528, 65_525]);
+        assert_eq!(first(&series("65535+ every 2")), [65_535, 65_535, 1, 1, 2]);
+        let random = series("1000+ random");
+        let different: HashSet<u64> = (0..random.count).map(|n| random.value(n)).collect();
+        assert_eq!((different.len(), different.contains(&0)), (65_535, false));
     }
 
     #[test]

@@ -109,6 +109,7 @@ mod tests {
         assert_eq!(of(&["udp.src=1-6"], None), Some(6));
         assert_eq!(of(&["udp.src=1-6", "ipv4.src=10.0.0.1-10.0.0.4", "ipv4.id=0+"], None), Some(12));
         assert_eq!(of(&["udp.src=any random"], None), Some(65_535));
+        assert_eq!(of(&["udp.src=65534+"], None), Some(65_535), "no port is 0");
         assert_eq!(of(&[], Some(1000)), Some(1000));
         assert_eq!(of(&["ipv4.src=10.0.0.0/8 random"], Some(1000)), Some(1000));
         assert_eq!(

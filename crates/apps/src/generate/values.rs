@@ -32,8 +32,8 @@ pub(super) enum Set {
     List(Vec<u128>),
     /// From the first, in steps, to the last that is reached.
     Range { first: u128, last: u128, step: u128 },
-    /// Up from the first, and on from 0 after the largest there is.
-    From { first: u128, step: u128 },
+    /// Up from the first, and on from the least after the largest there is.
+    From { first: u128, step: u128, least: u128 },
 }
 
 /// In which order.
@@ -64,7 +64,7 @@ impl Values {
         let mut set = if matches!(first, "random" | "down" | "step" | "any") {
             Set::Range { first: least, last: most, step: 1 }
         } else {
-            set(first, kind)?
+            set(first, kind, least)?
         };
         if !matches!(first, "random" | "down" | "step") {
             words.next();
@@ -139,7 +139,7 @@ fn show(value: u128, kind: Kind) -> String {
     }
 }
 
-fn set(text: &str, kind: Kind) -> Result<Set, String> {
+fn set(text: &str, kind: Kind, least: u128) -> Result<Set, String> {
     let wrong = |text: &str| match kind {
         Kind::Number => format!("'{text}' is no number"),
         Kind::Mac => format!("'{text}' is no Ethernet address: write 02:00:00:00:00:01, say"),
@@ -167,7 +167,7 @@ fn set(text: &str, kind: Kind) -> Result<Set, String> {
         return prefix(address, length, kind).ok_or_else(|| wrong(text));
     }
     if let Some(first) = text.strip_suffix('+').and_then(|text| one(text, kind)) {
-        return Ok(Set::From { first, step: 1 });
+        return Ok(Set::From { first, step: 1, least });
     }
     let ends = text
         .match_indices('-')
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(number("80").unwrap().set, Set::List(vec![80]));
         assert_eq!(number("80,0x1bb").unwrap().set, Set::List(vec![80, 443]));
         assert_eq!(number("10-20").unwrap().set, Set::Range { first: 10, last: 20, step: 1 });
-        assert_eq!(number("10+ step 3").unwrap().set, Set::From { first: 10, step: 3 });
+        assert_eq!(number("10+ step 3").unwrap().set, Set::From { first: 10, step: 3, least: 1 });
         assert_eq!(number("any").unwrap().set, Set::Range { first: 1, last: 65_535, step: 1 });
         assert_eq!(
             set_of("10.1.2.3/16", Kind::Ipv4),
