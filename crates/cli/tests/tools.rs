@@ -232,6 +232,12 @@ fn signals_close_together_are_one_and_a_later_one_ends_what_hangs() {
     let mut child = generate.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
     assert!(told.next().unwrap().unwrap().contains(r#""event":"start""#));
+    // A pipe holds 64 KiB: from then on it waits.
+    let until = Instant::now() + Duration::from_secs(10);
+    while rustix::io::ioctl_fionread(child.stdout.as_ref().unwrap()).unwrap() < 60_000 {
+        assert!(Instant::now() < until, "it sends nothing");
+        std::thread::sleep(Duration::from_millis(1));
+    }
     signal(&child, Signal::TERM);
     std::thread::sleep(Duration::from_millis(20));
     signal(&child, Signal::TERM);
