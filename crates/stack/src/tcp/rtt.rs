@@ -85,12 +85,14 @@ impl Rtt {
         } else {
             // (2.3): RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R'|, then SRTT = 7/8 SRTT + 1/8 R'
             let far = self.smoothed.abs_diff(rtt);
-            self.farthest = self.farthest.max(u32::try_from(far >> 10).unwrap_or(u32::MAX));
             if far > self.variation {
                 self.variation += (far - self.variation) / 4;
             }
-            if !una.before(self.round) {
-                self.variation -= self.variation.saturating_sub(u64::from(self.farthest) << 10) / 4;
+            if una.before(self.round) {
+                self.farthest = self.farthest.max(u32::try_from(far >> 10).unwrap_or(u32::MAX));
+            } else {
+                let farthest = far.max(u64::from(self.farthest) << 10);
+                self.variation -= self.variation.saturating_sub(farthest) / 4;
                 (self.farthest, self.round) = (0, nxt);
             }
             self.smoothed = (self.smoothed - self.smoothed / 8 + rtt / 8).max(1);
