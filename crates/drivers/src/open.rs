@@ -162,7 +162,7 @@ pub fn open(name: &PortName, options: &OpenOptions, arena: &'static Arena) -> Re
         PortName::Xdp { interface, queues } => {
             let port = xdp::open(interface, *queues, &options.into(), arena)?;
             warnings.extend_from_slice(port.warnings());
-            steered.extend_from_slice(port.steered());
+            steered.extend(port.steered());
             Box::new(port)
         }
     };

@@ -10,8 +10,8 @@ use bywash_lab::guest::{Guest, GuestError, kit};
 use crate::models::Served;
 use crate::prepared;
 
-/// Words for every script. `filter` starts it in the background and waits until it has begun; `shown` is what ethtool says of the
-/// interface.
+/// Words for every script. `filter` starts it in the background and waits until it has begun; `nic` is what ethtool says of the
+/// interface, `shown` what ip and tc say as well, and which others there are.
 const WORDS: &str = "
     linked() {
         for try in $(seq 300); do
@@ -20,7 +20,11 @@ const WORDS: &str = "
         done
         false
     }
-    shown() { linked; ethtool -x left; ethtool -n left; ethtool -k left; ethtool -l left; }
+    nic() { linked; ethtool -x left; ethtool -n left; ethtool -k left; ethtool -l left; }
+    shown() {
+        nic
+        ls /sys/class/net; ip -d link show dev left; tc qdisc show dev left; cat /sys/class/net/left/napi_defer_hard_irqs
+    }
     filter() {
         rm -f /run/filter.out
         /host/bywash filter --json --memory 16M --huge-pages off \"$@\" >/run/filter.out 2>/run/filter.err & pid=$!
@@ -185,12 +189,24 @@ fn counts_and_gives_back(served: &Served, guest: &mut Guest) -> Result<(), Guest
     let all = u64::from(EACH);
     let came = send(served, guest, &[53, 54], (2 * all, 2 * all))?;
     assert_eq!(came, Counted { ours: all, others: all, no_port: 2 * all }, "given back to the kernel");
+    run(guest, "ip link set dev left down; sleep 0.2; ip link set dev left up; linked")?;
+    let came = send(served, guest, &[53, 54], (2 * all, 2 * all))?;
+    assert_eq!(came, Counted { ours: all, others: all, no_port: 2 * all }, "after it was down");
+    run(guest, "kill -STOP $(pid)")?;
+    // What comes in the half second in which nobody can know that it hangs waits for it.
+    let came = send(served, guest, &[53], (all, 0))?;
+    assert_eq!(came, Counted { ours: all, others: 0, no_port: 0 });
+    run(guest, "sleep 1")?;
+    let came = send(served, guest, &[53, 54], (2 * all, 2 * all))?;
+    assert_eq!(came, Counted { ours: all, others: all, no_port: 2 * all }, "while the filter hangs");
     let after = run(
         guest,
-        "kill -INT $(pid); gone; tail -n 1 /run/filter.out; cat /run/filter.err; shown > /run/after
+        "kill -CONT $(pid); sleep 1; kill -INT $(pid); gone; tail -n 1 /run/filter.out; cat /run/filter.err
+         shown > /run/after
          diff /run/before /run/after",
     )?;
-    has(&after, &[&format!("\"taken_packets\":{all},"), &format!("\"given_back_packets\":{all},")]);
+    let taken = 3 * all;
+    has(&after, &[&format!("\"taken_packets\":{taken},"), &format!("\"given_back_packets\":{taken},")]);
     Ok(())
 }
 
@@ -247,15 +263,15 @@ fn others_rules_stay(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
         "ethtool -K left lro off
          ethtool -N left flow-type udp4 dst-port 99 action 1 loc 7
          ethtool -N left flow-type udp4 dst-port 98 action -1 loc 2045
-         shown > /run/before; cat /run/before",
+         nic > /run/nic; shown > /run/before; cat /run/before",
     )?;
     has(&rules, &["Total 2 rules", "Filter: 7", "Filter: 2045", "Action: Drop"]);
     // On all queues there is nothing of ours in the NIC, but that it leaves tags in packets; with LRO it has no native XDP.
     let during = run(
         guest,
-        "filter xdp:left --ring 256 --only 'udp dst port 53'; grep steered /run/filter.out; shown > /run/during
+        "filter xdp:left --ring 256 --only 'udp dst port 53'; grep steered /run/filter.out; nic > /run/during
          grep rx-vlan-offload /run/during
-         sed 's/rx-vlan-offload: off/rx-vlan-offload: on/' /run/during | diff /run/before -",
+         sed 's/rx-vlan-offload: off/rx-vlan-offload: on/' /run/during | diff /run/nic -",
     )?;
     has(&during, &["off on left meanwhile: rx-vlan-hw-parse\"", "rx-vlan-offload: off"]);
     let all = u64::from(EACH);

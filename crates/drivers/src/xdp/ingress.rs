@@ -6,7 +6,7 @@
 //! shall be there, new ones that can't be there move all of them to XDP (`moving.rs`).
 
 use std::os::fd::BorrowedFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use bywash_filter::{Expression, Hook};
 use bywash_frame::{Arena, Batch, Pool};
@@ -146,7 +146,8 @@ pub(super) fn open(
     let (maps, names) = (Arc::new(maps), Names::default());
     names.add(ruled.numbered());
     let samples = Ring::of(&maps, &names).map_err(|error| error.to_string())?;
-    let watch = Arc::new(Watch::open(&interface, None, None)?);
+    let steered = Arc::new(Mutex::new(Steered::nothing(&interface)));
+    let watch = Arc::new(Watch::open(&interface, None, None, &steered)?);
     let beat = maps.beat(QUEUE).map_err(|error| error.to_string())?;
     let link = Link::tcx_first(&program, interface.index, TcxDirection::Ingress)
         .map_err(|error| format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS"))?;
@@ -177,7 +178,7 @@ pub(super) fn open(
         _others: None,
         watch,
         deferral: None,
-        steered: Steered::nothing(&interface),
+        steered,
         arena,
     })
 }

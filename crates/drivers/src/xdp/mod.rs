@@ -41,7 +41,7 @@ mod watch;
 mod whole;
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bywash_frame::Arena;
 use bywash_port::filter::rules::SentFlows;
@@ -234,7 +234,7 @@ pub struct XdpPort {
     watch: Arc<Watch>,
     deferral: Option<Deferral>,
     /// Goes after the program: drivers restart when it is detached.
-    steered: Steered,
+    steered: Arc<Mutex<Steered>>,
     /// As long as it is there, packets to other stations are received.
     _others: Option<PacketSocket>,
     arena: &'static Arena,
@@ -254,8 +254,13 @@ impl XdpPort {
     }
 
     /// Where each part of the expression is, on a port that has not all queues, and each rule by which it steers: a line for each.
-    pub fn steered(&self) -> &[String] {
-        self.steered.told()
+    pub fn steered(&self) -> Vec<String> {
+        self.nic().told().to_vec()
+    }
+
+    /// What the NIC does for it.
+    fn nic(&self) -> MutexGuard<'_, Steered> {
+        self.steered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The places of its programs.
@@ -357,13 +362,13 @@ impl Port for XdpPort {
         }
         // First the NIC: it may drop for a moment what the new rules drop and the old ones do not, but never what the new ones pass.
         let demand = Demand::of(rules.set.rules(), self.ruled.as_deref().map_or(&[], Ruled::rules));
-        let before = self.steered.in_nic().change(|| ruled.in_nic(), &rules, demand)?;
+        let before = self.nic().in_nic().change(|| ruled.in_nic(), &rules, demand)?;
         self.names.add(ruled.numbered());
         if let Some(guard) = &mut self.guard {
             ruled.look_at_own(guard);
         }
         if let Err(error) = link.update(&program) {
-            self.steered.in_nic().change_back(before);
+            self.nic().in_nic().change_back(before);
             return Err(error.to_string());
         }
         if let Some(maps) = &self.maps {
@@ -437,7 +442,7 @@ impl Port for XdpPort {
         let Some((steering, maps)) = self.steering.as_ref().zip(self.maps.as_ref()) else {
             return Vec::new();
         };
-        let places = self.steered.rule_places(steering.rules(), self.hook);
+        let places = self.nic().rule_places(steering.rules(), self.hook);
         let count = |(place, count): (RulePlace, RuleCount)| {
             let decider = place.decider();
             SteerCount { rule: place.rule, decider, count }
@@ -446,13 +451,13 @@ impl Port for XdpPort {
     }
 
     fn rules_missing(&self) -> Option<String> {
-        self.steered.missing().map(str::to_owned)
+        self.nic().missing().map(str::to_owned)
     }
 
     fn rule_places(&self) -> Vec<RulePlace> {
         let ruled = self.ruled.as_deref().or(self.steering.as_ref());
         let rules = ruled.map(Ruled::rules).unwrap_or_default();
-        self.steered.rule_places(rules, self.hook)
+        self.nic().rule_places(rules, self.hook)
     }
 
     fn close(mut self: Box<Self>) -> Result<(), Vec<String>> {
@@ -462,7 +467,7 @@ impl Port for XdpPort {
         if open > 0 {
             left.push(format!("{}: {open} queues were not closed before their port", self.name));
         }
-        if let Err(error) = self.steered.before_detaching() {
+        if let Err(error) = self.nic().before_detaching() {
             left.push(format!("{}: {error}", self.name));
         }
         let at_tcx = self.leaving.take().map(Leaving::end);
@@ -473,7 +478,7 @@ impl Port for XdpPort {
         if let Some(Err(error)) = self.deferral.take().map(Deferral::restore) {
             left.push(format!("{}: {error}", self.name));
         }
-        if let Err(error) = self.steered.put_back() {
+        if let Err(error) = self.nic().put_back() {
             left.push(format!("{}: {error}", self.name));
         }
         if left.is_empty() { Ok(()) } else { Err(left) }

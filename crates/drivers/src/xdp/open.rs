@@ -1,6 +1,6 @@
 //! Opening an `xdp:` port: look, refuse what must not be, then attach, bind and steer; on failure nothing is left.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bywash_filter::Hook;
@@ -170,7 +170,9 @@ impl<'a> Opening<'a> {
         };
         let back = self.way_back(generic)?;
         let queues = self.has_all_queues().then_some(self.interface.queues.rx);
-        let watch = Arc::new(Watch::open(&self.interface, back.as_ref().map(Back::index), queues)?);
+        let steered = Arc::new(Mutex::new(steered));
+        let watch = Watch::open(&self.interface, back.as_ref().map(Back::index), queues, &steered)?;
+        let watch = Arc::new(watch);
         let mut pool = self.stock()?;
         let Queues { mut bound, refused } = self.bind_all(generic, &mut pool)?;
         let zero_copy = bound.iter().all(|(_, bound)| bound.zero_copy);
@@ -185,7 +187,8 @@ impl<'a> Opening<'a> {
         let takes_others = self.takes_all_queues() && !self.options.shares();
         let others = takes_others.then(|| others::receive(&self.interface, &mut warnings)).flatten();
         self.wait_for_carrier(&mut warnings);
-        let beats = match steered.confirm().and_then(|lost| {
+        let confirmed = steered.lock().unwrap_or_else(PoisonError::into_inner).confirm();
+        let beats = match confirmed.and_then(|lost| {
             warnings.extend(lost);
             give(&bound, maps.as_deref(), self.options.rules.is_none())
         }) {

@@ -49,6 +49,8 @@ pub(super) struct Steered {
     in_nic: RulesHeld,
     /// What others have asked of the interface. After our own changes in every way: noted before them, put back behind them.
     kept: Option<Kept>,
+    /// It is taken out again, and nothing is to come back.
+    is_over: bool,
 }
 
 /// What is to be steered where.
@@ -250,6 +252,7 @@ impl Steered {
             told: Vec::new(),
             in_nic: RulesHeld::new(interface, 0, &Options::default()),
             kept: None,
+            is_over: false,
         }
     }
 
@@ -290,29 +293,35 @@ impl Steered {
     pub(super) fn confirm(&self) -> Result<Option<String>, String> {
         // Others' rules first: where drivers choose places, an earlier one may count for more.
         let lost = self.kept.as_ref().and_then(|kept| kept.put_back(self.table.is_empty()).err());
-        let lost = lost.map(|error| error.to_string());
-        self.in_nic.confirm().map_err(|error| error.to_string())?;
+        self.renew().map_err(|error| error.to_string())?;
+        Ok(lost.map(|error| error.to_string()))
+    }
+
+    /// The same with what is ours alone.
+    pub(super) fn renew(&self) -> Result<(), EthtoolError> {
+        if self.is_over {
+            return Ok(());
+        }
+        self.in_nic.confirm()?;
         if self.table.is_empty() {
-            return Ok(lost);
+            return Ok(());
         }
         let name = &self.interface;
-        let again = || -> Result<(), EthtoolError> {
-            let ethtool = Ethtool::open()?;
-            if ethtool.rss(name)?.table != self.table {
-                ethtool.set_rss_table(name, Some(&self.table))?;
+        let ethtool = Ethtool::open()?;
+        if ethtool.rss(name)?.table != self.table {
+            ethtool.set_rss_table(name, Some(&self.table))?;
+        }
+        for rule in &self.rules {
+            if ethtool.find_rule(name, rule)?.is_none() {
+                ethtool.add_rule(name, rule)?;
             }
-            for rule in &self.rules {
-                if ethtool.find_rule(name, rule)?.is_none() {
-                    ethtool.add_rule(name, rule)?;
-                }
-            }
-            Ok(())
-        };
-        again().map(|()| lost).map_err(|error| error.to_string())
+        }
+        Ok(())
     }
 
     /// Removes our rules, and notes others': before the program is detached, since some drivers forget all rules then.
     pub(super) fn before_detaching(&mut self) -> Result<(), String> {
+        self.is_over = true;
         let others = self.undos.len().saturating_sub(self.rules.len());
         self.rules.clear();
         self.in_nic.take_out()?;
@@ -324,6 +333,7 @@ impl Steered {
 
     /// Puts all back, the last change first.
     pub(super) fn put_back(&mut self) -> Result<(), String> {
+        self.is_over = true;
         let in_nic = self.in_nic.put_back();
         let undone = self.undo_from(0);
         let kept = self.kept.take().map_or_else(|| Ok(()), |kept| done(kept.end()));

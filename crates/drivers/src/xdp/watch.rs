@@ -1,13 +1,16 @@
-//! Whether the interface is still there, the way back into it and the port's programs, and whether it has outgrown its port.
+//! Whether the interface is still there, the way back into it and the port's programs, and whether it has outgrown its port. What its
+//! NIC does for the port it does again when it has been down.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use bywash_port::Counter;
 use bywash_sys::bpf::Link;
 use bywash_sys::ethtool::Ethtool;
 use bywash_sys::interface::Interface;
-use bywash_sys::route::Route;
+use bywash_sys::route::{self, Route};
+
+use super::steered::Steered;
 
 /// Looks in the network namespace that the port was opened in, whichever thread asks. The kernel answers under its lock of interfaces
 /// (RTNL), which others may hold for seconds.
@@ -18,26 +21,40 @@ pub(super) struct Watch {
     back: Option<u32>,
     /// How many receive queues there were, of a port that has all of them.
     queues: Option<u32>,
+    /// What the NIC does for the port.
+    steered: Weak<Mutex<Steered>>,
+    /// How often the carrier had changed when all of that was there.
+    carrier_changes: AtomicU32,
     /// Somebody looks by himself, and others go by what is found.
     apart: AtomicBool,
     /// What the last look has found to be lost, in the order of [`COUNTERS`].
-    lost: [AtomicBool; 3],
+    lost: [AtomicBool; COUNTERS.len()],
 }
 
-const COUNTERS: [&str; 3] = ["interface_gone", "way_back_gone", "program_gone"];
+const COUNTERS: [&str; 4] = ["interface_gone", "way_back_gone", "program_gone", "steering_lost"];
 
 impl Watch {
-    /// For an interface, the TAP interface by which packets go back into it if there is one, and its receive queues if the port has all
-    /// of them.
+    /// For an interface, the TAP interface by which packets go back into it if there is one, its receive queues if the port has all
+    /// of them, and what its NIC does for the port.
     pub(super) fn open(
         interface: &Interface,
         back: Option<u32>,
         queues: Option<u32>,
+        steered: &Arc<Mutex<Steered>>,
     ) -> Result<Self, String> {
         let route = Mutex::new(Route::open().map_err(|error| error.to_string())?);
         let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
-        let (apart, lost) = (AtomicBool::new(false), [const { AtomicBool::new(false) }; 3]);
-        Ok(Self { route, ethtool, interface: interface.index, back, queues, apart, lost })
+        Ok(Self {
+            route,
+            ethtool,
+            interface: interface.index,
+            back,
+            queues,
+            steered: Arc::downgrade(steered),
+            carrier_changes: AtomicU32::default(),
+            apart: AtomicBool::default(),
+            lost: Default::default(),
+        })
     }
 
     /// What is lost for good: sockets of an interface that was deleted, or moved to another namespace, get nothing any more, and
@@ -49,15 +66,31 @@ impl Watch {
         let program = programs.iter().any(is_detached);
         let mut route = self.route.lock().unwrap_or_else(PoisonError::into_inner);
         // When the kernel does not answer, nothing is known to be wrong.
-        let mut is_lost = |index: u32, must_be_up: bool| match route.link_at(index) {
-            Ok(link) => !link.is_some_and(|link| link.up || !must_be_up),
-            Err(_) => false,
-        };
-        let interface = is_lost(self.interface, false);
-        let back = self.back.is_some_and(|back| is_lost(back, true));
-        for (lost, now) in self.lost.iter().zip([interface, back, program]) {
+        let here = route.link_at(self.interface);
+        let interface = here.as_ref().is_ok_and(Option::is_none);
+        let back = self
+            .back
+            .is_some_and(|back| route.link_at(back).is_ok_and(|link| !link.is_some_and(|link| link.up)));
+        drop(route);
+        let steering = here.ok().flatten().is_some_and(|link| !self.renew(&link));
+        for (lost, now) in self.lost.iter().zip([interface, back, program, steering]) {
             lost.store(now, Ordering::Relaxed);
         }
+    }
+
+    /// Some drivers (Linux's ixgbe) forget n-tuple rules when their interface goes down. False when not all of them could be added
+    /// again: then that is tried at the next look.
+    fn renew(&self, link: &route::Link) -> bool {
+        let Some(steered) = self.steered.upgrade() else { return true };
+        // Who goes down loses the carrier, if there was one. Else somebody else has removed a rule that is missing, and wants that so.
+        if !link.up || self.carrier_changes.load(Ordering::Relaxed) == link.carrier_changes {
+            return true;
+        }
+        let done = steered.lock().unwrap_or_else(PoisonError::into_inner).renew().is_ok();
+        if done {
+            self.carrier_changes.store(link.carrier_changes, Ordering::Relaxed);
+        }
+        done
     }
 
     /// From now on somebody looks apart from those who ask for the counters.

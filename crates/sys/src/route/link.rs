@@ -95,6 +95,8 @@ pub struct Link {
     pub flags: u32,
     /// There is a link partner.
     pub carrier: bool,
+    /// How often that has changed.
+    pub carrier_changes: u32,
     /// The kernel's operational state is "up": traffic passes (RFC 2863).
     pub running: bool,
     /// Transmit queues it was made with.
@@ -325,6 +327,7 @@ pub(super) fn parse(answer: &[u8]) -> Option<Link> {
         up: flags & IFF_UP != 0,
         flags,
         carrier,
+        carrier_changes: attributes.u32(IFLA_CARRIER_CHANGES).unwrap_or_default(),
         running: match attributes.u8(IFLA_OPERSTATE) {
             Some(IF_OPER_UP) => true,
             // Of a TAP interface for ever, since its driver never tells; of a veth only until the kernel has looked.
@@ -376,6 +379,7 @@ const IFLA_NET_NS_FD: u16 = 28;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_CARRIER: u16 = 33;
+const IFLA_CARRIER_CHANGES: u16 = 35;
 const IFLA_LINK_NETNSID: u16 = 37;
 const IFLA_XDP: u16 = 43;
 const IFLA_PARENT_DEV_NAME: u16 = 56;
