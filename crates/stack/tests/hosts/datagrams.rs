@@ -151,15 +151,21 @@ fn with_a_peer_a_socket_hears_only_at_the_address_that_the_peer_hears_from() {
     assert!(read(&mut node, id).is_some());
 }
 
-/// RFC 1122, 4.1.3.5.
-#[test]
-fn a_datagram_is_answered_from_the_address_at_which_it_came() {
+/// A node that has 10.0.0.1 and 10.0.0.3, and 10.0.0.2 for a neighbour.
+fn with_two_addresses() -> (Node, Timestamp) {
     let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
     let (now, link) = (Timestamp::from_nanos(5_000_000_000), node.interface(1));
     node.host.control.add_address(now, link, "10.0.0.3/24".parse().unwrap()).unwrap();
     node.host.control.add_neighbour(link, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
     let now = now + Duration::from_secs(10);
     drop(node.take(now, PORT));
+    (node, now)
+}
+
+/// RFC 1122, 4.1.3.5.
+#[test]
+fn a_datagram_is_answered_from_the_address_at_which_it_came() {
+    let (mut node, now) = with_two_addresses();
     let peer = (address("10.0.0.2"), 7);
     let id = node.host.stack.udp_bind(None, 9).unwrap();
     for (from, source) in [
@@ -310,12 +316,7 @@ fn datagrams_that_come_as_one_are_given_one_by_one() {
 /// RFC 1122, 4.1.3.5, of a socket that has an address of its own.
 #[test]
 fn who_answers_what_was_for_many_speaks_from_the_address_of_his_socket() {
-    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
-    let (now, link) = (Timestamp::from_nanos(5_000_000_000), node.interface(1));
-    node.host.control.add_address(now, link, "10.0.0.3/24".parse().unwrap()).unwrap();
-    node.host.control.add_neighbour(link, address("10.0.0.2"), Mac([2, 0, 0, 0, 0, 9])).unwrap();
-    let now = now + Duration::from_secs(10);
-    drop(node.take(now, PORT));
+    let (mut node, now) = with_two_addresses();
     let id = node.host.stack.udp_bind(Some(address("10.0.0.3")), 9).unwrap();
     for (from, source) in [("10.0.0.255", 3), ("224.0.0.1", 3), ("255.255.255.255", 3), ("10.0.0.1", 1)] {
         let ends = (address(from), (address("10.0.0.2"), 7));

@@ -188,23 +188,6 @@ fn a_gap_is_reported_at_once_and_what_fills_it_too() {
     assert_eq!(t.host.stack.readable(id).unwrap().map(<[u8]>::len).sum::<usize>(), 2000);
 }
 
-/// RFC 2018, 4: all that do not acknowledge the highest that has come. An acknowledgment of its own may get lost.
-#[test]
-fn a_gap_is_told_beside_payload_that_leaves_room() {
-    let (mut t, id) = accepted();
-    t.peer(". 1001:2001(1000) ack 1 win 30000");
-    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:2001>"]);
-    t.send(id, 964);
-    t.sends(&["P. 1:965(964) ack 1 win 65535 <sack 1001:2001>"]);
-    t.peer(". 1:1(0) ack 965 win 30000");
-    t.send(id, 1000);
-    t.sends(&["P. 965:1965(1000) ack 1 win 65535"]);
-    t.peer(". 1:1001(1000) ack 1965 win 30000");
-    t.sends(&[". 1965:1965(0) ack 2001 win 65535"]);
-    t.send(id, 100);
-    t.sends(&["P. 1965:2065(100) ack 2001 win 65535"]);
-}
-
 /// The examples of RFC 2883, 4.2, and what its section 4 says of the block that follows.
 #[test]
 fn of_what_came_twice_in_part_that_part_is_told_and_the_block_around_it() {

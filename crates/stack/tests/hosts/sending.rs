@@ -679,3 +679,20 @@ fn a_segment_that_found_no_memory_says_later_that_we_have_slowed_down() {
     frames.into_iter().for_each(|frame| t.pool.give(frame));
     assert_eq!(told(&mut t), [(3000, true), (3000, false)]);
 }
+
+/// RFC 2018, 4: all that do not acknowledge the highest that has come. An acknowledgment of its own may get lost.
+#[test]
+fn a_gap_is_told_beside_payload_that_leaves_room() {
+    let (mut t, id) = accepted("mss 1000,sackOK", "");
+    t.peer(". 1001:2001(1000) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:2001>"]);
+    t.send(id, 964);
+    t.sends(&["P. 1:965(964) ack 1 win 65535 <sack 1001:2001>"]);
+    t.peer(". 1:1(0) ack 965 win 30000");
+    t.send(id, 1000);
+    t.sends(&["P. 965:1965(1000) ack 1 win 65535"]);
+    t.peer(". 1:1001(1000) ack 1965 win 30000");
+    t.sends(&[". 1965:1965(0) ack 2001 win 65535"]);
+    t.send(id, 100);
+    t.sends(&["P. 1965:2065(100) ack 2001 win 65535"]);
+}
