@@ -20,6 +20,7 @@
 //! first can be matched; counted bytes and `len` are of the whole packet. It runs on kernels from 5.18 on.
 
 mod buff;
+mod live;
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -30,6 +31,7 @@ use crate::ebpf::{
     AssembleError, Assembler, Bases, Condition, Helper, Label, Operation, Program, Register, Width, filter,
 };
 pub use buff::XdpBuff;
+pub use live::LiveFrames;
 
 use crate::{Expression, Hook, NoNames, Options};
 

@@ -5,7 +5,8 @@ use std::os::fd::AsRawFd;
 
 use bywash_filter::Expression;
 use bywash_filter::xdp::{
-    Count, Heartbeat, Maps, NeverTake, Steering, Take, Verdict, XdpBuff, pass_program, verdict_program,
+    Count, Heartbeat, LiveFrames, Maps, NeverTake, Steering, Take, Verdict, XdpBuff, pass_program,
+    verdict_program,
 };
 use bywash_lab::skip;
 use bywash_sys::bpf::{Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, kernel_types};
@@ -261,4 +262,60 @@ fn the_verifier_takes_the_largest_expressions_too() {
     let many = (1..=5000).map(|port| (2 * port).to_string()).collect::<Vec<_>>().join(" or ");
     let error = verdict_program(&format!("port {many}").parse().unwrap(), 1, 2).unwrap_err();
     assert!(error.to_string().contains("too long"), "{error}");
+}
+
+#[test]
+fn what_stands_in_memory_becomes_one_packet_after_the_other() {
+    if !rights() {
+        return;
+    }
+    let value_size = LiveFrames::region(2);
+    let spec = MapSpec {
+        kind: MapKind::Array,
+        name: "test_live",
+        key_size: 4,
+        value_size: u32::try_from(value_size).unwrap(),
+        entries: 1,
+        mappable: true,
+    };
+    let map = Map::create(&spec).unwrap();
+    let memory = map.map_memory().unwrap();
+    // Every interface has a queue 0, the loopback interface no other.
+    let (loopback, queue) = (1, 0);
+    let lengths: Vec<usize> = [14, 60, 64, 65, LiveFrames::LONGEST]
+        .into_iter()
+        .chain((5..LiveFrames::MOST).map(|n| 14 + n * 31))
+        .collect();
+    let bytes = |place: usize| -> Vec<u8> {
+        (0..lengths[place]).map(|n| u8::try_from((n + place) % 251).unwrap()).collect()
+    };
+    for (place, length) in lengths.iter().enumerate() {
+        memory.copy_in(LiveFrames::length(place), &u32::try_from(*length).unwrap().to_ne_bytes());
+        memory.copy_in(LiveFrames::packet(place), &bytes(place));
+    }
+    let made = u32::try_from(LiveFrames::MADE).unwrap();
+    let context: Vec<u8> =
+        [0, made, 0, loopback, queue, 0].iter().flat_map(|word: &u32| word.to_ne_bytes()).collect();
+    let run = |program: &Program| {
+        let input = TestInput { packet: &[0; LiveFrames::MADE], context: &context, ..TestInput::default() };
+        program.test_run(&input).unwrap()
+    };
+    let frames = LiveFrames { map: map.as_raw_fd(), first: queue, queues: 2 };
+    let program = load(&frames.program().unwrap());
+    for place in 0..LiveFrames::MOST {
+        let output = run(&program);
+        assert_eq!((output.verdict, output.packet == bytes(place)), (2, true), "packet {place}");
+    }
+    assert_eq!(memory.read::<u64>(LiveFrames::NEXT), Some(64), "so many are the kernel's");
+    assert_eq!(run(&program).verdict, 1, "there are no more");
+    for length in [0, LiveFrames::LONGEST + 1] {
+        memory.copy_in(LiveFrames::NEXT, &0_u64.to_ne_bytes());
+        memory.copy_in(LiveFrames::length(0), &u32::try_from(length).unwrap().to_ne_bytes());
+        assert_eq!(run(&program).verdict, 1, "{length} bytes are no packet");
+    }
+    // Of a queue that has no region nothing is made.
+    memory.copy_in(LiveFrames::NEXT, &0_u64.to_ne_bytes());
+    memory.copy_in(LiveFrames::length(0), &60_u32.to_ne_bytes());
+    assert_eq!(run(&load(&LiveFrames { first: 1, ..frames }.program().unwrap())).verdict, 1);
+    assert_eq!(memory.read::<u64>(LiveFrames::NEXT), Some(0));
 }

@@ -25,6 +25,7 @@ pub mod region;
 pub mod route;
 pub mod shared;
 pub mod signals;
+pub mod softnet;
 pub mod spool;
 pub mod state;
 pub mod sysctl;

@@ -174,3 +174,85 @@ fn connections_whose_packets_come_back_are_whole_and_as_if_from_their_interface(
     assert!(known4.min(known6) + hung > 700 && count("taken_packets") + hung > 1400, "{summary}");
     assert_eq!((count("lost_packets"), count("dropped_packets")), (0, 0), "{summary}");
 }
+
+/// How many packets have gone by the filter's TAP.
+fn by_tap(bed: &Bed) -> u64 {
+    let name = format!("bywash{}", bed.lab.pairs[0].far.index);
+    let mut route = bed.lab.hosts[1].route();
+    let tap = route.link(&name).unwrap().unwrap_or_else(|| panic!("no {name}"));
+    route.counters(tap.index).unwrap().unwrap().rx_packets
+}
+
+#[test]
+fn many_go_together_and_few_one_by_one_in_order() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let filter = Filter::start(&bed, "");
+    let receive =
+        Filter::tool(&bed.lab.hosts[1], "receive packet:left --ring 32768 --huge-pages off --memory 32M");
+    // Groups that are worked on together, and between them packets that come alone.
+    for words in ["--rate 64k --burst 64 --count 128k", "--rate 20k --count 10k", "--count 100k"] {
+        bed.flood(&format!("--src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 {words}"));
+    }
+    let by_tap = by_tap(&bed);
+    let (_, received) = receive.end_anyhow();
+    let told = filter.end();
+    let (filtered, received) = (summary(&told), summary(&received));
+    let count = |summary: &Value, name: &str| summary[name].as_u64().unwrap();
+    let back = count(filtered, "given_back_packets");
+    assert!(by_tap > 1000 && back > 10_000 + by_tap, "{by_tap} of {back} went by the TAP");
+    let late = count(received, "reordered_packets");
+    assert_eq!((late, count(received, "duplicate_packets")), (0, 0), "{received}");
+    assert_eq!((count(filtered, "taken_packets"), count(filtered, "lost_packets")), (back, 0), "{filtered}");
+}
+
+#[test]
+fn what_goes_together_has_the_bytes_that_it_came_with() {
+    /// Datagrams in a row, which the filter is behind with for most of the time.
+    const BURST: u32 = 500;
+    const BURSTS: u32 = 40;
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let pair = &bed.lab.pairs[0];
+    for (host, interface) in bed.lab.hosts.iter().zip([&pair.near, &pair.far]) {
+        host.route().set_mtu(interface.index, 9000).unwrap();
+    }
+    rustix::net::sockopt::set_socket_recv_buffer_size_force(&bed.server, 64 << 20).unwrap();
+    let filter = Filter::start(&bed, "");
+    // Some are longer than what goes together, and some as long as it, with their headers of 42 bytes.
+    let datagram = |number: u32| {
+        let len = match number % 61 {
+            0 => 4000,
+            1..=3 => 2005 + number as usize % 3,
+            _ => 4 + number as usize * 7 % 1400,
+        };
+        let mut bytes: Vec<u8> =
+            (0..len).map(|n| u8::try_from((n + number as usize) % 251).unwrap()).collect();
+        bytes[..4].copy_from_slice(&number.to_be_bytes());
+        bytes
+    };
+    let mut bytes = [0; 9000];
+    let mut arrived = 0;
+    for burst in 0..BURSTS {
+        let numbers = burst * BURST..(burst + 1) * BURST;
+        let datagrams: Vec<Vec<u8>> = numbers.clone().map(datagram).collect();
+        for datagram in &datagrams {
+            bed.client.send_to(datagram, SERVER).unwrap();
+        }
+        // What is missing found no room in front of the filter.
+        let mut next = numbers.start;
+        while next < numbers.end
+            && let Ok(len) = bed.server.recv(&mut bytes)
+        {
+            let number = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+            assert!(numbers.contains(&number) && number >= next, "{number} came behind {next}");
+            assert!(bytes[..len] == datagrams[(number - numbers.start) as usize], "{number} is another one");
+            (next, arrived) = (number + 1, arrived + 1);
+        }
+    }
+    let by_tap = by_tap(&bed);
+    let told = filter.end();
+    let back = summary(&told)["given_back_packets"].as_u64().unwrap();
+    assert!(arrived > u64::from(BURSTS * BURST) / 2, "{arrived} arrived of {back}");
+    assert!(by_tap > arrived / 61 && back > 1000 + by_tap, "{by_tap} of {back} went by the TAP");
+}

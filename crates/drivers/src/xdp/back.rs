@@ -2,7 +2,8 @@
 //!
 //! A TAP interface of our own takes the packets, and a TCX program on it moves each to the interface that it came from,
 //! before any rule of the kernel's has seen it: routes, nftables and sockets know the original interface only. A queue of
-//! the TAP's for each of ours keeps what came by one queue in order. Both go when this process goes.
+//! the TAP's for each of ours keeps what came by one queue in order. Both go when this process goes. Where many wait, they are
+//! given to the interface together ([`live`](super::live)).
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -15,6 +16,7 @@ use bywash_sys::route::Route;
 use bywash_sys::sysctl;
 use bywash_sys::tun::Tap;
 
+use super::live::Live;
 use crate::tap;
 
 /// The way back to one interface.
@@ -24,11 +26,13 @@ pub(super) struct Back {
     index: u32,
     /// Detaches when nobody has it any more.
     link: Arc<Link>,
+    /// How many go together, where the kernel lets us.
+    live: Option<Arc<Live>>,
 }
 
 impl Back {
-    /// Opens a way back to `interface`, of so many queues.
-    pub(super) fn open(interface: &Interface, queues: usize) -> Result<Self, String> {
+    /// Opens a way back to `interface`, of so many queues; `first` is the number of the first one there.
+    pub(super) fn open(interface: &Interface, first: u32, queues: usize) -> Result<Self, String> {
         let name = format!("bywash{}", interface.index);
         let refused = |why: String| format!("the way back into {}, by {name}: {why}", interface.name);
         let many = queues > 1;
@@ -50,7 +54,9 @@ impl Back {
         let link = Link::tcx(&program, tap.index, TcxDirection::Ingress)
             .map_err(|error| refused(format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS")))?;
         route.set_up(tap.index, true).map_err(|error| refused(error.to_string()))?;
-        Ok(Self { taps, index: tap.index, link: Arc::new(link) })
+        // Without CAP_SYS_ADMIN all packets go by the TAP.
+        let live = Live::open(interface.index, first, queues).ok();
+        Ok(Self { taps, index: tap.index, link: Arc::new(link), live })
     }
 
     /// The number of the interface that takes what goes back.
@@ -66,6 +72,10 @@ impl Back {
     /// The sending half of a queue.
     pub(super) fn sender(&self, queue: usize) -> Option<Box<dyn TxQueue>> {
         let tap = self.taps.get(queue)?;
-        Some(tap::sender(Arc::clone(tap), Arc::new(AtomicBool::new(false))))
+        let tap = tap::sender(Arc::clone(tap), Arc::new(AtomicBool::new(false)));
+        Some(match &self.live {
+            Some(live) => Box::new(live.sender(queue, tap)),
+            None => tap,
+        })
     }
 }

@@ -21,6 +21,7 @@ mod guard;
 mod in_nic;
 mod ingress;
 mod life;
+mod live;
 mod load;
 mod look;
 mod moving;

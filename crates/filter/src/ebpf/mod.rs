@@ -113,6 +113,8 @@ pub enum Helper {
     XdpLength = 188,
     /// `bpf_xdp_load_bytes(context, offset, to, length)`.
     XdpLoadBytes = 189,
+    /// `bpf_xdp_store_bytes(context, offset, from, length)`.
+    XdpStoreBytes = 190,
     /// `bpf_tcp_raw_gen_syncookie_ipv4(ip, tcp, tcp_size)`: the cookie, the MSS above it.
     MakeRawSynCookie4 = 204,
     /// `bpf_tcp_raw_gen_syncookie_ipv6(ip, tcp, tcp_size)`: the same.

@@ -8,6 +8,7 @@ mod link;
 mod map;
 mod program;
 mod ring;
+mod trampoline;
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
@@ -24,6 +25,7 @@ pub use program::{
     LoadError, Program, ProgramInfo, ProgramKind, ProgramSpec, TestInput, TestOutput, program_ids,
 };
 pub use ring::RingReader;
+pub use trampoline::InTrampoline;
 
 /// What a bpf(2) call failed at, and what to do where we know.
 #[derive(Debug, thiserror::Error)]

@@ -293,8 +293,8 @@ impl Program {
     pub fn test_run(&self, input: &TestInput<'_>) -> Result<TestOutput, BpfError> {
         let what = || format!("running the program '{}'", self.name);
         let too_long = |_| BpfError::new(what(), io::ErrorKind::InvalidInput.into());
-        // A program may make a packet longer, by at most the room that drivers leave around it.
-        let mut packet = if input.live { Vec::new() } else { vec![0; input.packet.len() + 512] };
+        // A program may make a packet longer, by at most the rest of the page that it is in.
+        let mut packet = if input.live { Vec::new() } else { vec![0; input.packet.len() + 4096] };
         let mut attributes = TestAttributes {
             prog_fd: raw(&self.fd),
             data_size_in: u32::try_from(input.packet.len()).map_err(too_long)?,

@@ -2,11 +2,6 @@
 //!
 //! Each call of the kernel runs the program on as many packets as are due, or, flat out, as many as take [`CALL_NS`]: it
 //! is not left before, so this is how long a stop may have to wait.
-//!
-//! A run of a program that no interface has makes the kernel enter it into the trampoline from which XDP programs are
-//! called, and take it out again, each time waiting until no CPU is in there: tens of milliseconds in all. A program that
-//! is in there already spares it both. So ours is put on the loopback interface of a network namespace that nobody but us
-//! can reach, and through which nothing ever passes; it vanishes with us.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -15,10 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use bywash_port::QueueCounters;
 use bywash_sys::bpf::{
-    BpfError, Link, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput, XdpMode,
+    BpfError, InTrampoline, LoadError, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput,
 };
 use bywash_sys::clock;
-use bywash_sys::namespace::Namespace;
 use bywash_sys::shared::{Mapping, Word};
 use bywash_sys::worker::{Task, Turn};
 
@@ -43,8 +37,8 @@ const NAME: &str = "bywash_inject";
 
 /// What one worker has in the kernel. It is gone with this.
 pub(super) struct Loaded {
-    /// `None` when we may not make namespaces: then each run costs what the namespace spares.
-    _place: Option<Hidden>,
+    /// `None` when we may not make namespaces: then each run costs what this spares.
+    _place: Option<InTrampoline>,
     program: Program,
     /// Kept for as long as the program may look into it.
     _interface: Map,
@@ -81,7 +75,7 @@ impl Loaded {
         let spec = ProgramSpec { kind: ProgramKind::XdpFrags, name: NAME, instructions: &program };
         let program = Program::load(&spec).map_err(|error: LoadError| error.to_string())?;
         Ok(Self {
-            _place: Hidden::of(&program),
+            _place: InTrampoline::put(&program).ok(),
             program,
             _interface: to,
             memory: state.map_memory().map_err(about)?,
@@ -91,21 +85,6 @@ impl Loaded {
 
     fn word(&self, place: Place) -> io::Result<Word<AtomicU64>> {
         Word::u64_at(&self.memory, place as usize)
-    }
-}
-
-/// A network namespace of our own, with a program on its loopback interface, which is down.
-struct Hidden {
-    _link: Link,
-    _namespace: Namespace,
-}
-
-impl Hidden {
-    fn of(program: &Program) -> Option<Self> {
-        const LOOPBACK: u32 = 1;
-        let namespace = Namespace::new().ok()?;
-        let link = namespace.enter(|| Link::xdp(program, LOOPBACK, XdpMode::Generic)).ok()?.ok()?;
-        Some(Self { _link: link, _namespace: namespace })
     }
 }
 
