@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use bywash_stack::{NeighbourState, Origin, Prefix, PrefixError};
+use bywash_stack::{Address, NeighbourState, Origin, Prefix, PrefixError};
 use serde::{Deserialize, Serialize};
 
 use crate::scoped::ScopedAddress;
@@ -190,7 +190,10 @@ impl RouteWords {
 /// # Errors
 /// What cannot be meant, in a sentence.
 pub fn prefix(text: &str) -> Result<Prefix, String> {
-    let whole = text.parse().ok().and_then(|ip: IpAddr| Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 }));
+    let whole = text.parse().ok().and_then(|ip: IpAddr| {
+        let written_so = Address::from(ip).ip() == ip;
+        Prefix::new(ip, if ip.is_ipv4() { 32 } else { 128 }).filter(|_| written_so)
+    });
     whole.map_or_else(|| text.parse().map_err(|error: PrefixError| error.to_string()), Ok)
 }
 

@@ -34,6 +34,10 @@ impl ScopedAddress {
         let (address, zone) = text.split_once('%').map_or((text, None), |(ip, zone)| (ip, Some(zone)));
         let ip: IpAddr =
             address.parse().map_err(|_| format!("'{text}' is no address: write 10.0.0.1 or fd00::1, say"))?;
+        // `fe80:2::1` would be taken for `fe80::1` (RFC 4291, 2.5.6). An IPv4 address in IPv6's form means the same host.
+        if Address::from(ip).has_zone() && Address::from(ip).ip() != ip {
+            return Err(format!("{ip} has bits that are zero in all link-local addresses"));
+        }
         match zone {
             Some(zone) if zone.is_empty() || zone.contains(['[', ']']) => {
                 Err(format!("'{text}': an interface must follow the %"))
@@ -232,6 +236,7 @@ mod tests {
             ("[fd00::2]:http", "'http' is no port"),
             ("example.com:80", "names are not looked up"),
             ("localhost", "names are not looked up"),
+            ("[fe80:2::1%eth1]:80", "bits that are zero in all link-local addresses"),
             ("", "names are not looked up"),
         ] {
             let why = ScopedEnd::of(text).unwrap_err();

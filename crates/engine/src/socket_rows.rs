@@ -16,6 +16,7 @@ const SOCKETS: usize = 100_000;
 const TCP: &str = "tcp";
 const UDP: &str = "udp";
 const LISTEN: &str = "LISTEN";
+const ESTABLISHED: &str = "ESTAB";
 
 /// All of them, with what else is asked for of each.
 pub(crate) fn rows(handle: &Handle, details: SocketDetails) -> Result<Vec<SocketRow>, String> {
@@ -66,7 +67,7 @@ fn row(
         let (id, congestion) = socket.connection?;
         stack.tcp_info(now, id).ok().map(|info| SocketInfo::of(&info, congestion))
     };
-    let (protocol, state) = names(socket.state);
+    let (protocol, state) = names(socket.state, socket.remote.is_some());
     SocketRow {
         protocol: protocol.into(),
         state: state.into(),
@@ -100,16 +101,16 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Protocol and state, as `ss` writes them.
-fn names(state: SocketState) -> (&'static str, &'static str) {
+/// Protocol and state, as `ss` writes them. `has_peer`: it speaks with one other end only.
+fn names(state: SocketState, has_peer: bool) -> (&'static str, &'static str) {
     let state = match state {
-        SocketState::Udp => return (UDP, "UNCONN"),
+        SocketState::Udp => return (UDP, if has_peer { ESTABLISHED } else { "UNCONN" }),
         SocketState::Listening => LISTEN,
         SocketState::Connection(state) => match state {
             State::Closed => "CLOSED",
             State::SynSent => "SYN-SENT",
             State::SynReceived => "SYN-RECV",
-            State::Established => "ESTAB",
+            State::Established => ESTABLISHED,
             State::FinWait1 => "FIN-WAIT-1",
             State::FinWait2 => "FIN-WAIT-2",
             State::CloseWait => "CLOSE-WAIT",
@@ -128,8 +129,8 @@ type Kind = (&'static str, &'static str, Option<bool>, bool);
 pub(crate) fn summary(handle: &Handle) -> Result<SocketSummary, String> {
     let stacks = handle.stacks(|stack, _| {
         let mut counted: BTreeMap<Kind, usize> = BTreeMap::new();
-        for Socket { state, local: (address, _), orphaned, .. } in stack.sockets() {
-            let (protocol, state) = names(state);
+        for Socket { state, local: (address, _), remote, orphaned, .. } in stack.sockets() {
+            let (protocol, state) = names(state, remote.is_some());
             *counted.entry((protocol, state, address.map(Address::is_v4), orphaned)).or_default() += 1;
         }
         counted
@@ -141,14 +142,14 @@ pub(crate) fn summary(handle: &Handle) -> Result<SocketSummary, String> {
         *known = if kind.1 == LISTEN { count.max(*known) } else { *known + count };
     }
     let count = |is: &dyn Fn(Kind) -> bool| all.iter().filter(|(kind, _)| is(**kind)).map(|(_, n)| n).sum();
-    let state = |of: &'static str| count(&|(_, state, ..)| state == of);
+    let state = |of: &'static str| count(&|(protocol, state, ..)| (protocol, state) == (TCP, of));
     let families = |of: &'static str| Families {
         total: count(&|(protocol, ..)| protocol == of),
         ipv4: count(&|(protocol, _, v4, _)| protocol == of && v4 != Some(false)),
         ipv6: count(&|(protocol, _, v4, _)| protocol == of && v4 != Some(true)),
     };
     Ok(SocketSummary {
-        established: state("ESTAB"),
+        established: state(ESTABLISHED),
         listening: state(LISTEN),
         syn_received: state("SYN-RECV"),
         time_wait: state("TIME-WAIT"),
@@ -156,4 +157,15 @@ pub(crate) fn summary(handle: &Handle) -> Result<SocketSummary, String> {
         tcp: families(TCP),
         udp: families(UDP),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn udp_is_established_with_a_peer() {
+        assert_eq!(names(SocketState::Udp, true), ("udp", "ESTAB"));
+        assert_eq!(names(SocketState::Udp, false), ("udp", "UNCONN"));
+    }
 }

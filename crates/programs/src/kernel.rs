@@ -330,10 +330,16 @@ impl KernelSockets {
         if getpeername(&socket.fd).err() != Some(Errno::NOTCONN) {
             return;
         }
-        match sockopt::socket_error(&socket.fd) {
-            Ok(Err(why)) => self.broken(id, why),
+        let (error, sent) = (sockopt::socket_error(&socket.fd), socket.sent);
+        // The peer may know nothing of it any more when our FIN comes: that says nothing to us who have said all and heard all
+        // (RFC 9293, 3.10.7.4, RST in LAST-ACK), if all of it had arrived.
+        let over = |why| why == Errno::CONNRESET && self.acknowledged(id) == Some(sent);
+        match error {
+            Ok(Err(why)) if !over(why) => self.broken(id, why),
             _ => {
-                socket.told_closed = true;
+                if let Some(socket) = self.socket(id) {
+                    socket.told_closed = true;
+                }
                 self.happened.push_back(Happened::Closed(id, Ended::InOrder));
             }
         }

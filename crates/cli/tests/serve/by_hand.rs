@@ -64,6 +64,16 @@ fn what_is_typed_is_sent_on_when_the_server_has_said_its_last() {
         assert!(got == sent, "{} of {} bytes", got.len(), sent.len());
         let output = child.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+        // One whose kernel has forgotten it by then answers our end with a reset: all was said and heard.
+        near.sysctl("net.ipv4.tcp_fin_timeout", "1").unwrap();
+        let mut child = client(host, &folder, "10.9.0.1:8080", place);
+        let mut server = accepted(&listener);
+        server.write_all(b"last words").unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0; 10]).unwrap();
+        drop(server);
+        std::thread::sleep(Duration::from_millis(2500));
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
         // One that hears no more is another matter: what is typed then is lost.
         let mut child = client(host, &folder, "10.9.0.1:8080", place);
         drop(accepted(&listener));

@@ -101,6 +101,8 @@ fn changes_are_those_of_iproute2() {
     refused("addr add 0.1.2.3/8", "cannot be a host's");
     refused("addr add 127.0.0.5/8", "is this host itself");
     refused("addr add ::ffff:10.9.0.9/24", "is no address with a prefix length");
+    refused("addr add fe80:2::1", "is no address with a prefix length");
+    refused(&format!("neigh add fe80:2::1 lladdr {mac}"), "bits that are zero in all link-local addresses");
     // One route at a time.
     text("route add 10.9.0.0/24 via 10.9.0.1 metric 7");
     text("route del 10.9.0.0/24");

@@ -23,7 +23,7 @@ pub(super) const STATISTICS: [Statistic; 43] = [
     ("rx_crc_errors", &regs::CRCERRS, None),
     ("rx_alignment_errors", &regs::ALGNERRC, None),
     ("rx_symbol_errors", &regs::SYMERRS, None),
-    ("rx_errors", &regs::RXERRC, None),
+    ("rx_phy_errors", &regs::RXERRC, None),
     ("rx_length_errors", &regs::RLEC, None),
     ("rx_undersize", &regs::RUC, None),
     ("rx_fragments", &regs::RFC, None),
@@ -53,3 +53,20 @@ pub(super) const STATISTICS: [Statistic; 43] = [
 
 /// Of 12 bits: between two looks of a flood it may have counted more than it can hold. So at least as many packets were dropped.
 pub(super) const SHARED: [Shared; 1] = [(&regs::RQDPC, &[("rx_no_descriptor", regs::RQDPC::COUNT)])];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_is_one_of_what_is_counted_by_queue() {
+        let queues =
+            ["rx_packets", "rx_bytes", "rx_errors", "rx_no_frame", "tx_packets", "tx_bytes", "tx_errors"];
+        let own = STATISTICS
+            .iter()
+            .map(|(name, ..)| name)
+            .chain(SHARED.iter().flat_map(|(_, names)| *names).map(|(name, _)| name));
+        let taken: Vec<_> = own.filter(|name| queues.contains(name)).collect();
+        assert!(taken.is_empty(), "{taken:?} would stand twice");
+    }
+}
