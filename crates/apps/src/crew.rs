@@ -8,7 +8,8 @@ use bywash_sys::worker::{Idle, Placement, Stop, Task, Worker, WorkerError};
 /// How the workers of an app run.
 #[derive(Clone, Debug, Default)]
 pub struct WorkerOptions {
-    /// The core of each worker, in order; as many workers as queues, and free to move, when empty.
+    /// The core of each worker, in order; as many workers as queues when empty, and free to move, but for those of a
+    /// [filter](crate::filter::Options::workers).
     pub cores: Vec<usize>,
     /// What a worker without work does.
     pub idle: Idle,

@@ -323,7 +323,11 @@ impl Bell {
     }
 }
 
-fn pin(core: usize) -> io::Result<()> {
+/// Has the calling thread stay on this core.
+///
+/// # Errors
+/// When there is no such core, or this process may not use it.
+pub fn pin(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
     }

@@ -10,7 +10,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use bywash_port::frame::{Arena, BATCH};
-use bywash_port::{Port, Rules};
+use bywash_port::{Port, PortName, Rules};
+use bywash_sys::interface::worker_cores;
 use bywash_sys::spool::Rotation;
 use bywash_sys::worker::Stop;
 
@@ -71,7 +72,8 @@ pub struct Options {
     pub top: u8,
     /// Packets received at once, at most; 1 to [`BATCH`].
     pub batch: usize,
-    /// How the workers run.
+    /// How the workers run. Where packets come to them each stays on a core, also when none is named: one of its own, as
+    /// [`worker_cores`] says.
     pub workers: WorkerOptions,
 }
 
@@ -125,20 +127,28 @@ impl Filter {
         stop: &Stop,
     ) -> Result<Self, StartError> {
         let in_kernel = port.is_in_kernel();
+        let mut queues = Halves::of(&mut *port);
+        let is_free = options.workers.cores.is_empty();
         if in_kernel {
             // One worker shows that somebody is there, and more would have nothing to do. Nor would its frames: the rings want them
             // when the rules move to XDP, and a worker takes what it needs from those that are left.
             options.workers.cores.truncate(1);
             options.workers.frames = Some(0);
+        } else if is_free {
+            options.workers.cores = own_cores(port.name(), queues.rx.len());
         }
         let audit = options.audit.take();
-        let mut queues = Halves::of(&mut *port);
         let name = port.name().to_string();
         let shared = Shared::new(Held { rules: options.rules.clone(), flows: port.sent_flows() }, AT_WORK);
         let planned = deal(&mut queues, &options, (&shared, port.samples()), &name, arena);
         let unused = close_unused(queues.into_pairs(), arena);
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {
-            Ok((tasks, blocks, samples)) => (Ok(tasks), blocks, samples),
+            Ok((mut tasks, blocks, samples)) => {
+                if in_kernel && is_free {
+                    tasks.iter_mut().for_each(|task| task.stay_once_moved(port.name().clone()));
+                }
+                (Ok(tasks), blocks, samples)
+            }
             Err(reason) => (Err(format!("{name} {reason}")), Vec::new(), None),
         };
         let live: Vec<_> = tasks.iter().flatten().map(Filterer::live).collect();
@@ -179,6 +189,13 @@ impl Filter {
 /// Rules that user space has the last word on, or the others.
 fn count(rules: &Rules, user_space: bool) -> usize {
     rules.set.rules().iter().filter(|rule| rule.asks_user_space() == user_space).count()
+}
+
+/// A core for each of so many workers that give packets back. They write to a TAP, whose packets lie in a queue of the core that writes
+/// until the kernel has them: what a worker writes on another core could overtake what it has written before.
+fn own_cores(port: &PortName, workers: usize) -> Vec<usize> {
+    let PortName::Xdp { interface, queues } = port else { return Vec::new() };
+    worker_cores(interface, queues.queue.unwrap_or_default(), workers)
 }
 
 type Planned = (Vec<Filterer>, Vec<rtrb::Consumer<control::Block>>, Option<SampleFile>);

@@ -67,9 +67,13 @@ Exit codes: 0 it ran until its end; 1 a worker failed, the interface has gone, s
               the capture is broken;
             2 wrong input, or the port could not be opened";
 
+/// What `--cores` is here: of other tools the workers are free to move.
+const CORES: &str = "A worker on each of these cores: 0,1 or 0-3 [default: a worker per queue, each on a core of its own while this \
+                     process may use so many; at TCX one worker, on any core]";
+
 /// Drop a flood by rules and give all else to the kernel.
 #[derive(clap::Args, Debug)]
-#[command(mut_arg("steer", |steer| steer.hide(true)))]
+#[command(mut_arg("steer", |steer| steer.hide(true)), mut_arg("cores", |cores| cores.help(CORES)))]
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Args {
     #[command(subcommand)]

@@ -12,6 +12,7 @@ mod moves;
 mod neighbours;
 mod one_queue;
 mod page;
+mod pinned;
 #[path = "../pty/mod.rs"]
 mod pty;
 mod reloads;

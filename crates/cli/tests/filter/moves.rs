@@ -15,10 +15,12 @@ use bywash_port::{Action, Condition, Limit, Per, Port, QueueChoice, Rule, RuleSe
 use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_sys::memory::{HugePages, allocate};
 use bywash_sys::route::Gateway;
+use bywash_sys::worker::allowed_cores;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
 use crate::bed::{BYWASH, Bed, Filter, SERVER, Untouched, is_all, of_rule, sent, summary, unchanged};
+use crate::pinned::workers;
 use crate::samples::comments;
 
 const FLOOD: &str = "[[rule]]\nname = \"flood\"\nto_ports = [9]\naction = \"drop\"\n";
@@ -187,6 +189,29 @@ fn what_was_known_at_tcx_is_known_in_xdp() {
     assert_eq!((count("sampled_packets"), count("lost_samples"), count("taken_packets")), (40, 0, 0));
     assert_eq!(comments(&samples), [("drawn".to_owned(), 40)].into());
     assert_eq!(summary["port"]["counters"]["flows_noted"], 1, "{summary}");
+}
+
+#[test]
+fn the_worker_is_free_to_move_at_tcx_and_stays_on_a_core_from_when_packets_come_to_it() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(2);
+    let allowed = allowed_cores();
+    let moving = Moving::start(&bed, FLOOD, "");
+    assert_eq!(workers(&moving.filter), std::slice::from_ref(&allowed));
+    assert!(is_at_xdp(&moving.reload(&format!("{LIMIT}{FLOOD}"))));
+    let cores = workers(&moving.filter);
+    assert!(cores.len() == 1 && cores[0].len() == 1, "it is free to move: {cores:?}");
+    assert!(allowed.contains(&cores[0][0]), "{cores:?}");
+    moving.bed.rules(&format!("{LIMIT}{ASKED}"));
+    moving.noted("reload", 2);
+    assert_eq!(workers(&moving.filter), cores, "when rules are read anew");
+    moving.filter.end();
+    // Another one, where there is one, stays what was asked for.
+    let core = allowed.iter().find(|core| **core != cores[0][0]).unwrap_or(&allowed[0]);
+    let moving = Moving::start(&bed, FLOOD, &format!("--cores {core}"));
+    assert!(is_at_xdp(&moving.reload(&format!("{LIMIT}{FLOOD}"))));
+    assert_eq!(workers(&moving.filter), [[*core]], "by --cores");
+    moving.filter.end();
 }
 
 #[test]

@@ -1,5 +1,5 @@
 //! Which cores are a bad place for workers: one that takes the NIC's interrupts, two that are threads of one core, one far
-//! from the NIC.
+//! from the NIC. And which are a good one, for workers that nobody has placed.
 //!
 //! The kernel says it in `/sys/class/net/NAME/device` (`msi_irqs`, `numa_node`), `/proc/irq`, and
 //! `/sys/devices/system` (`cpu`, `node`). Where it says nothing, as of virtual interfaces, there is nothing to tell.
@@ -7,6 +7,10 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+
+use crate::worker::allowed_cores;
 
 /// What is to be told of `workers`, the cores of those who serve an interface: a line each, with the cure.
 pub fn core_conflicts(interface: &str, workers: &[usize]) -> Vec<String> {
@@ -39,12 +43,46 @@ fn conflicts(root: &Path, interface: &str, workers: &[usize]) -> Vec<String> {
     found
 }
 
-/// Those that are not on the NIC's NUMA node.
-fn far(root: &Path, device: &Path, interface: &str, workers: &[usize]) -> Option<String> {
+/// A core for each of so many workers that serve an interface from its queue `queue` on, of those that the calling thread may
+/// use; empty where the kernel does not tell which these are.
+///
+/// No two have the same one as long as there are enough; then they share them, in turn. Cores that take none of the interface's
+/// interrupts come first, among those the ones on its NUMA node, else in the order of their numbers, round from a place that the
+/// interface's index and the queue say: processes that serve several interfaces, or queues, do not all begin with the same core.
+pub fn worker_cores(interface: &str, queue: u16, workers: usize) -> Vec<usize> {
+    // By a socket: sysfs shows the interfaces of the namespace that it was mounted in. What is none is the caller's affair.
+    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
+    let index = socket.and_then(|socket| netdevice::name_to_index(socket, interface)).unwrap_or_default();
+    let begin = (index as usize).wrapping_mul(workers).wrapping_add(queue.into());
+    placed(Path::new("/"), interface, &allowed_cores(), begin).take(workers).collect()
+}
+
+/// Over and over those of `allowed`, the better ones first, among equals round from the one at place `begin`.
+fn placed(root: &Path, interface: &str, allowed: &[usize], begin: usize) -> impl Iterator<Item = usize> {
+    let device = root.join("sys/class/net").join(interface).join("device");
+    let interrupts = interrupts(root, &device);
+    let near = near(root, &device).map(|(_, near)| near);
+    let mut order = allowed.to_vec();
+    order.rotate_left(begin % allowed.len().max(1));
+    order.sort_by_key(|core| {
+        let is_interrupted = interrupts.iter().any(|(_, cores)| cores.contains(core));
+        (is_interrupted, near.as_ref().is_some_and(|near| !near.contains(core)))
+    });
+    order.into_iter().cycle()
+}
+
+/// The NIC's NUMA node, and the cores on it.
+fn near(root: &Path, device: &Path) -> Option<(u32, BTreeSet<usize>)> {
     // -1 where there is but one.
     let node: u32 = fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()?;
     let near = cores(&root.join(format!("sys/devices/system/node/node{node}/cpulist")));
-    let core = workers.iter().find(|core| !near.is_empty() && !near.contains(core))?;
+    (!near.is_empty()).then_some((node, near))
+}
+
+/// Those that are not on the NIC's NUMA node.
+fn far(root: &Path, device: &Path, interface: &str, workers: &[usize]) -> Option<String> {
+    let (node, near) = near(root, device)?;
+    let core = workers.iter().find(|core| !near.contains(core))?;
     Some(format!(
         "core {core}, a worker's, is not on NUMA node {node}, where {interface} is, so memory is slower: name one of {} \
          (--cores)",
@@ -121,6 +159,22 @@ mod tests {
             assert_eq!(told.lines().count(), 1, "{told}");
         }
         assert!(told(&[1, 5]).iter().any(|line| line.starts_with("cores 1 and 5 are two threads of one")));
+    }
+
+    #[test]
+    fn workers_have_cores_without_interrupts_first_then_near_ones_and_share_only_when_there_are_no_more() {
+        let root = machine();
+        let placed = |interface: &str, allowed: &[usize], begin: usize, workers: usize| {
+            placed(root.path(), interface, allowed, begin).take(workers).collect::<Vec<_>>()
+        };
+        let all = [0, 1, 2, 3, 4, 5, 6, 7];
+        assert_eq!(placed("eth1", &all, 0, 8), [1, 4, 2, 3, 6, 7, 0, 5]);
+        assert_eq!(placed("eth1", &all, 2, 3), [4, 1, 2], "from another place");
+        assert_eq!(placed("eth1", &[0, 5, 6], 0, 5), [6, 0, 5, 6, 0], "no others than are allowed");
+        // Of two interfaces that nothing is known of, with two queues each.
+        assert_eq!([4, 6].map(|begin| placed("veth0", &all, begin, 2)), [[4, 5], [6, 7]]);
+        assert_eq!(placed("veth0", &[3], 7, 2), [3, 3]);
+        assert_eq!(placed("veth0", &[], 7, 2), [0; 0]);
     }
 
     #[test]
