@@ -31,8 +31,8 @@ pub(super) struct Back {
 }
 
 impl Back {
-    /// Opens a way back to `interface`, of so many queues; `first` is the number of the first one there.
-    pub(super) fn open(interface: &Interface, first: u32, queues: usize) -> Result<Self, String> {
+    /// Opens a way back to `interface`, of so many queues.
+    pub(super) fn open(interface: &Interface, queues: usize) -> Result<Self, String> {
         let name = format!("bywash{}", interface.index);
         let refused = |why: String| format!("the way back into {}, by {name}: {why}", interface.name);
         let many = queues > 1;
@@ -55,7 +55,7 @@ impl Back {
             .map_err(|error| refused(format!("{error}; it needs Linux 6.6 with CONFIG_NET_XGRESS")))?;
         route.set_up(tap.index, true).map_err(|error| refused(error.to_string()))?;
         // Without CAP_SYS_ADMIN all packets go by the TAP.
-        let live = Live::open(interface.index, first, queues).ok();
+        let live = Live::open(interface.index, queues).ok();
         Ok(Self { taps, index: tap.index, link: Arc::new(link), live })
     }
 

@@ -1,7 +1,7 @@
 //! Many packets at once on their way back: one call of the kernel's makes them its own, where a TAP takes each by itself.
 //!
 //! BPF_PROG_TEST_RUN's live frames are packets that nobody received, made by an XDP program ([`LiveFrames`]) as if they had come
-//! in by a queue of the interface. What it leaves to the kernel goes through its stack together, as what a driver has polled
+//! in by the interface. What it leaves to the kernel goes through its stack together, as what a driver has polled
 //! does, at less than half of the price of one that a TAP takes. A call has a price too, some 15 µs, so few packets go by the TAP.
 //!
 //! Both ways are over when the call returns, so that what comes later by either is later for the kernel. One exception: a TAP's
@@ -37,18 +37,17 @@ pub(super) struct Live {
     program: Program,
     memory: Arc<Mapping>,
     interface: u32,
-    frames: LiveFrames,
     _place: InTrampoline,
     /// Kept for as long as the program may look into it.
     _map: Map,
 }
 
 impl Live {
-    /// Makes ready what gives packets to `interface`, as by so many queues from `first` on.
+    /// Makes ready what gives packets to `interface`, for so many workers.
     ///
     /// # Errors
     /// What the kernel says; without CAP_SYS_ADMIN it refuses.
-    pub(super) fn open(interface: u32, first: u32, queues: usize) -> Result<Arc<Self>, String> {
+    pub(super) fn open(interface: u32, queues: usize) -> Result<Arc<Self>, String> {
         let count = u32::try_from(queues).unwrap_or(u32::MAX);
         let spec = MapSpec {
             kind: MapKind::Array,
@@ -59,27 +58,31 @@ impl Live {
             mappable: true,
         };
         let map = Map::create(&spec).map_err(|error| error.to_string())?;
-        let frames = LiveFrames { map: map.as_raw_fd(), first, queues: count };
-        let instructions = frames.program().map_err(|error| error.to_string())?.to_words();
+        let instructions = LiveFrames { map: map.as_raw_fd(), queues: count }
+            .program()
+            .map_err(|error| error.to_string())?
+            .to_words();
         let spec =
             ProgramSpec { kind: ProgramKind::XdpFrags, name: "bywash_live", instructions: &instructions };
         let program = Program::load(&spec).map_err(|error| error.to_string())?;
         let place = InTrampoline::put(&program).map_err(|error| error.to_string())?;
         let memory = map.map_memory().map_err(|error| error.to_string())?;
-        Ok(Arc::new(Self { program, memory, interface, frames, _place: place, _map: map }))
+        Ok(Arc::new(Self { program, memory, interface, _place: place, _map: map }))
     }
 
     /// The sending half of a queue, counted from the first one, whose packets go by `tap` when they are few.
     pub(super) fn sender(self: &Arc<Self>, place: usize, tap: Box<dyn TxQueue>) -> LiveTx {
-        let region = LiveFrames::region(place);
-        let queue = self.frames.first + u32::try_from(place).unwrap_or(u32::MAX);
+        let mut made = [0; LiveFrames::MADE];
+        let number = u32::try_from(place).unwrap_or(u32::MAX);
+        made[..size_of_val(&number)].copy_from_slice(number.as_bytes());
         // `struct xdp_md`: where the packet begins and ends, its metadata, the interface and its queue, and where it leaves.
-        let made = u32::try_from(LiveFrames::MADE).unwrap_or(u32::MAX);
-        let context = [0, made, 0, self.interface, queue, 0];
+        let end = u32::try_from(made.len()).unwrap_or(u32::MAX);
+        let context = [0, end, 0, self.interface, 0, 0];
         LiveTx {
             live: Arc::clone(self),
             tap,
-            region,
+            region: LiveFrames::region(place),
+            made,
             context,
             together: false,
             not_before: 0,
@@ -94,6 +97,8 @@ pub(super) struct LiveTx {
     tap: Box<dyn TxQueue>,
     /// Where this queue's packets stand in memory.
     region: usize,
+    /// What the kernel makes packets with.
+    made: [u8; LiveFrames::MADE],
     context: [u32; 6],
     /// The last ones went together.
     together: bool,
@@ -135,7 +140,7 @@ impl LiveTx {
         memory.copy_in(self.region + LiveFrames::NEXT, 0_u64.as_bytes());
         let repeat = u32::try_from(count).unwrap_or(u32::MAX);
         let result = self.live.program.test_run(&TestInput {
-            packet: &[0; LiveFrames::MADE],
+            packet: &self.made,
             context: self.context.as_bytes(),
             repeat,
             live: true,

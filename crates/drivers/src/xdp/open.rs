@@ -257,8 +257,7 @@ impl<'a> Opening<'a> {
                 self.interface.name
             ));
         }
-        let first = self.queues.first().map_or(0, |halves| halves.queue);
-        Back::open(&self.interface, first, self.queues.len()).map(Some)
+        Back::open(&self.interface, self.queues.len()).map(Some)
     }
 
     /// Attaches in the driver, else, if the user leaves it to us, in the kernel's stack.

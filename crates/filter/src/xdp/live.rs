@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use super::{MD_RX_QUEUE_INDEX, XDP_DROP, XDP_PASS};
+use super::{MD_DATA, MD_DATA_END, XDP_DROP, XDP_PASS};
 use crate::ebpf::{AssembleError, Assembler, Condition, Helper, Operation, Program, Register, Width};
 
 /// An XDP program for live runs (`BPF_F_TEST_XDP_LIVE_FRAMES`), which the kernel runs once for each packet that it has made: it
@@ -10,15 +10,14 @@ use crate::ebpf::{AssembleError, Assembler, Condition, Helper, Operation, Progra
 ///
 /// The map is an array with one value, which user space maps: a region for each queue, by [`Self::region`]. In it are, by their
 /// offsets, how many packets of the run are made ([`Self::NEXT`], 64 bits, which user space sets to 0 before), the length of
-/// each ([`Self::length`], 32 bits), and its bytes ([`Self::packet`]). The run's context names the queue, so that those of several
-/// queues may run at once.
+/// each ([`Self::length`], 32 bits), and its bytes ([`Self::packet`]). The kernel is given [`Self::MADE`] bytes to make packets with, the
+/// first four of which say which region it is, as the machine writes numbers: so those of several queues may run at once. (A run's
+/// context does not say it: the kernel has a queue of its own for live frames, whose number is 0.)
 #[derive(Clone, Copy, Debug)]
 pub struct LiveFrames {
     /// The map, by its descriptor.
     pub map: RawFd,
-    /// The first queue that has a region; the next ones have the next.
-    pub first: u32,
-    /// How many have one.
+    /// How many regions it has.
     pub queues: u32,
 }
 
@@ -32,7 +31,7 @@ impl LiveFrames {
     /// Where in a region it stands how many of the run's packets are made.
     pub const NEXT: usize = 0;
 
-    /// Where the region of a queue begins, counted from the first one.
+    /// Where the region of this number begins.
     pub const fn region(place: usize) -> usize {
         place * REGION
     }
@@ -59,8 +58,12 @@ impl LiveFrames {
         let mut a = Assembler::new();
         let drop = a.label();
         a.mov(CONTEXT, Register::R1);
-        a.load(Width::Word, Register::R1, CONTEXT, MD_RX_QUEUE_INDEX);
-        a.operate(Operation::Subtract, Register::R1, constant(self.first as usize));
+        a.load(Width::Word, Register::R2, CONTEXT, MD_DATA);
+        a.load(Width::Word, Register::R3, CONTEXT, MD_DATA_END);
+        a.mov(Register::R1, Register::R2);
+        a.operate(Operation::Add, Register::R1, constant(size_of::<u32>()));
+        a.jump_if(Register::R1, Condition::Greater, Register::R3, drop);
+        a.load(Width::Word, Register::R1, Register::R2, 0);
         a.jump_if(Register::R1, Condition::GreaterOrEqual, constant(self.queues as usize), drop);
         a.operate(Operation::Multiply, Register::R1, constant(REGION));
         a.map_value(STATE, self.map, 0);
