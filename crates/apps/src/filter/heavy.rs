@@ -39,8 +39,8 @@ impl Display for Sender {
     }
 }
 
-/// What is above a limit, of one key: since when packets are counted, in nanoseconds; those since then, those of the second
-/// before that, and all; and how many had been within the limit when the second began.
+/// What is above a limit, of one key: since when packets are counted, in nanoseconds, 0 until there is one; those since then, those of
+/// the second before that, and all; and how many had been within the limit when the second began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Above(pub(super) [u64; Self::WORDS]);
 
@@ -51,9 +51,14 @@ impl Above {
     /// have come in the second, within the limit and above; on average, when it took longer.
     pub(super) fn count(&mut self, now: u64, within: u32) -> u64 {
         let [since, packets, before, all, within_then] = &mut self.0;
+        *all += 1;
+        if *since == 0 {
+            // Its second begins here, also by a clock that has just begun: the burst was allowed.
+            (*since, *packets, *within_then) = (now.max(1), 1, within.into());
+            return 1;
+        }
         let age = now.saturating_sub(*since);
         *packets += 1;
-        *all += 1;
         // Both are as long as the counter of those within.
         let within_then_short = u32::try_from(*within_then).unwrap_or(0);
         let came = *packets + u64::from(within.wrapping_sub(within_then_short));

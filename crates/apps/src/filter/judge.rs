@@ -541,6 +541,23 @@ mod tests {
     }
 
     #[test]
+    fn an_allowed_burst_is_no_flood_however_young_the_clock_is() {
+        let per = Per::Source { v4: 32, v6: 64 };
+        let limit = Limit { rate: 200, burst: 400, per, block: Some(Duration::from_secs(30)) };
+        let set = RuleSet::new(vec![rule("flood", Action::Limit(limit), "udp")]).unwrap();
+        let packet = udp(1, 9, b"");
+        for start in [0, 1, 100 * SECOND] {
+            let (mut judge, mut blocked) = (Judge::new(&set, None), Blocked::new());
+            // One more than the burst at once, then a quarter of the rate.
+            let times = (0..401).map(|n| n * 10_000).chain((1..=1250).map(|n| SECOND / 2 + n * SECOND / 50));
+            let is_dropped = |now| {
+                judge.judge_alone(&set, (&packet, packet.len()), at(start + now), &mut blocked).is_dropped
+            };
+            assert_eq!(times.map(is_dropped).filter(|is| *is).count(), 1, "{start}");
+        }
+    }
+
+    #[test]
     fn a_batch_that_was_looked_up_before_is_judged_as_its_packets_one_by_one() {
         let per = Per::Source { v4: 32, v6: 64 };
         let limit = |per, block| Action::Limit(Limit { rate: 2, burst: 3, per, block });

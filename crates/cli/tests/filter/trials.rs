@@ -232,6 +232,22 @@ fn a_limit_goes_on_when_the_clock_of_the_capture_was_set_back() {
 }
 
 #[test]
+fn a_burst_that_a_limit_allows_is_no_flood_where_a_capture_begins_either() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let limit = "match = \"udp\"\naction = \"limit\"\nrate = 200\nburst = 400\nblock_seconds = 30\n";
+    let rules = rules(folder.path(), &format!("[[rule]]\nname = \"limited\"\n{limit}"));
+    // One packet more than the burst at once, then one a second.
+    let mut capture = pcap(&vec![ip([US, US], 17, [7, 7]); 401 + 20]);
+    for n in 401..421 {
+        let at = 24 + n * (16 + 60);
+        capture[at..at + 4].copy_from_slice(&u32::try_from(n - 399).unwrap().to_le_bytes());
+    }
+    let told = try_out(&rules, &capture, "");
+    assert_eq!((told.status.code(), figures(&told)), (Some(0), [421, 1, 0]), "{told:?}");
+}
+
+#[test]
 fn packets_without_a_time_are_told_of_where_a_rule_asks_for_it() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let folder = tempfile::tempdir().unwrap();
