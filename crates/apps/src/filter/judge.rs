@@ -98,7 +98,8 @@ enum Does {
 }
 
 impl Kept {
-    fn new(rule: &Rule, (limiter, counted): (Option<Box<Limiter>>, Counted)) -> Self {
+    /// Of a rule that has `counted` so much, whose former limiter and packets until the next sample are these.
+    fn new(rule: &Rule, counted: Counted, (limiter, until_sample): (Option<Box<Limiter>>, u32)) -> Self {
         let limiter = match rule.action {
             Action::Limit(limit) => {
                 let kept = limiter.filter(|limiter| limiter.limit() == limit);
@@ -112,13 +113,14 @@ impl Kept {
             Action::Count | Action::Limit(_) => Does::Nothing,
             Action::SynCookie | Action::SynProxy(_) => Does::AnswersSyns,
         };
+        let sample = rule.sample.map_or(0, NonZeroU32::get);
         Self {
             counted,
             does,
             is_dry_run: rule.dry_run,
             decides: rule.decides(),
-            sample: rule.sample.map_or(0, NonZeroU32::get),
-            until_sample: 0,
+            sample,
+            until_sample: until_sample.min(sample.saturating_sub(1)),
             limiter,
         }
     }
@@ -138,19 +140,20 @@ impl Kept {
 }
 
 impl Judge {
-    /// For these rules; limits that were in `before` by the same name and alike go on, and what was counted stays known.
+    /// For these rules; limits that were in `before` by the same name and alike go on, samples by the same name are no sooner for it, and
+    /// what was counted stays known.
     pub(super) fn new(set: &RuleSet, before: Option<(&RuleSet, Self)>) -> Self {
-        let (mut limiters, mut counted) = (HashMap::new(), HashMap::new());
+        let (mut former, mut counted) = (HashMap::new(), HashMap::new());
         if let Some((rules, judge)) = before {
             counted = judge.past;
             for (rule, kept) in rules.rules().iter().zip(judge.kept) {
                 counted.insert(RuleId::from(rule), kept.counted);
-                limiters.extend(kept.limiter.map(|limiter| (rule.name.as_str(), limiter)));
+                former.insert(rule.name.as_str(), (kept.limiter, kept.until_sample));
             }
         }
         let kept = |rule: &Rule| {
             let counted = counted.remove(&RuleId::from(rule)).unwrap_or_default();
-            Kept::new(rule, (limiters.remove(rule.name.as_str()), counted))
+            Kept::new(rule, counted, former.remove(rule.name.as_str()).unwrap_or_default())
         };
         let kept = set.rules().iter().map(kept).collect();
         // Most rules are the kernel's, and have nothing here.
@@ -425,6 +428,25 @@ mod tests {
         // A packet is drawn for one rule; the others have their turn by the next ones.
         assert_eq!(by(true), [2, 0, 2, 2]);
         assert_eq!(by(false), [0, 0, 2, 2]);
+    }
+
+    #[test]
+    fn samples_are_one_in_so_many_also_where_rules_change_all_the_time() {
+        let of = |sample| {
+            let sample = NonZeroU32::new(sample);
+            RuleSet::new(vec![Rule { sample, ..rule("flood", Action::Drop, "") }]).unwrap()
+        };
+        let mut set = of(50);
+        let mut judge = Judge::new(&set, None);
+        let mut drawn = |sample| {
+            let next = of(sample);
+            judge = Judge::new(&next, Some((&set, std::mem::take(&mut judge))));
+            set = next;
+            (0..10).filter(|_| judge.judge(&set, (&[0; 60], 60), at(9), true).is_sample).count()
+        };
+        assert_eq!((0..100).map(|_| drawn(50)).sum::<usize>(), 20);
+        // The next is due in 50 packets, and who draws one in 5 does not wait for that.
+        assert_eq!([drawn(50), drawn(5), drawn(0), drawn(10)], [1, 2, 0, 1]);
     }
 
     #[test]
