@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::models::Served;
 use crate::prepared;
-use crate::single_queue::{BEGIN, EACH, counted, has, run, send};
+use crate::single_queue::{BEGIN, EACH, counted, has, names_change, run, send};
 
 /// The NIC can drop what the first two are about: the driver takes no IPv6, and has no source addresses beside ports alone.
 fn rules(port: u16) -> String {
@@ -97,6 +97,9 @@ fn drops_and_reloads(served: &Served, guest: &mut Guest) -> Result<(), GuestErro
     let came = send(served, guest, &[53, 54, 55], (all, all))?;
     assert_eq!((came.ours + came.others, came.no_port), (all, all), "two of three die in the NIC");
     assert_eq!(matched(guest)? - before, 2 * all);
+    names_change(guest)?;
+    // The driver has forgotten others' rules, too, as it does without us.
+    run(guest, "ethtool -N left flow-type udp4 dst-port 99 action 1 loc 7")?;
 
     // Others in their place: the port that was dropped is the kernel's again.
     let reloaded = run(

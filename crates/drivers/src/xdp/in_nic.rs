@@ -215,15 +215,15 @@ impl RulesHeld {
         self.places.clone()
     }
 
-    /// Adds again what a driver has lost when it restarted.
-    pub(super) fn confirm(&self) -> Result<(), EthtoolError> {
+    /// Adds again what the driver of the interface, which is called `name` now, has lost when it restarted.
+    pub(super) fn confirm(&self, name: &str) -> Result<(), EthtoolError> {
         if self.held.is_empty() {
             return Ok(());
         }
         let ethtool = Ethtool::open()?;
         for Held { rule, .. } in &self.held {
-            if ethtool.find_rule(&self.interface, rule)?.is_none() {
-                ethtool.add_rule(&self.interface, rule)?;
+            if ethtool.find_rule(name, rule)?.is_none() {
+                ethtool.add_rule(name, rule)?;
             }
         }
         Ok(())

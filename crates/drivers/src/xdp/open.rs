@@ -187,7 +187,7 @@ impl<'a> Opening<'a> {
         let takes_others = self.takes_all_queues() && !self.options.shares();
         let others = takes_others.then(|| others::receive(&self.interface, &mut warnings)).flatten();
         self.wait_for_carrier(&mut warnings);
-        let confirmed = steered.lock().unwrap_or_else(PoisonError::into_inner).confirm();
+        let confirmed = steered.lock().unwrap_or_else(PoisonError::into_inner).confirm(&self.interface.name);
         let beats = match confirmed.and_then(|lost| {
             warnings.extend(lost);
             give(&bound, maps.as_deref(), self.options.rules.is_none())

@@ -37,7 +37,6 @@ const TOLD: usize = 16;
 
 /// The NIC's part of a port. Dropping it puts all back.
 pub(super) struct Steered {
-    interface: String,
     /// In the order in which they were made.
     undos: Vec<Undo>,
     /// Empty when it is not ours.
@@ -245,7 +244,6 @@ impl Steered {
     /// Nothing: the NIC is left alone.
     pub(super) fn nothing(interface: &Interface) -> Self {
         Self {
-            interface: interface.name.clone(),
             undos: Vec::new(),
             table: Vec::new(),
             rules: Vec::new(),
@@ -289,24 +287,24 @@ impl Steered {
         rules.iter().map(|rule| RulePlace::outside_the_nic(rule, hook)).collect()
     }
 
-    /// Sets again what a driver has lost when it restarted. Returns what of others' can't be.
-    pub(super) fn confirm(&self) -> Result<Option<String>, String> {
+    /// Sets again what the driver of the interface, which is called `name` now, has lost when it restarted. Returns what of others' can't
+    /// be.
+    pub(super) fn confirm(&self, name: &str) -> Result<Option<String>, String> {
         // Others' rules first: where drivers choose places, an earlier one may count for more.
         let lost = self.kept.as_ref().and_then(|kept| kept.put_back(self.table.is_empty()).err());
-        self.renew().map_err(|error| error.to_string())?;
+        self.renew(name).map_err(|error| error.to_string())?;
         Ok(lost.map(|error| error.to_string()))
     }
 
     /// The same with what is ours alone.
-    pub(super) fn renew(&self) -> Result<(), EthtoolError> {
+    pub(super) fn renew(&self, name: &str) -> Result<(), EthtoolError> {
         if self.is_over {
             return Ok(());
         }
-        self.in_nic.confirm()?;
+        self.in_nic.confirm(name)?;
         if self.table.is_empty() {
             return Ok(());
         }
-        let name = &self.interface;
         let ethtool = Ethtool::open()?;
         if ethtool.rss(name)?.table != self.table {
             ethtool.set_rss_table(name, Some(&self.table))?;

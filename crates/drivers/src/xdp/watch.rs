@@ -86,7 +86,8 @@ impl Watch {
         if !link.up || self.carrier_changes.load(Ordering::Relaxed) == link.carrier_changes {
             return true;
         }
-        let done = steered.lock().unwrap_or_else(PoisonError::into_inner).renew().is_ok();
+        // By the name that it has now: another one may have that of the start.
+        let done = steered.lock().unwrap_or_else(PoisonError::into_inner).renew(&link.name).is_ok();
         if done {
             self.carrier_changes.store(link.carrier_changes, Ordering::Relaxed);
         }
