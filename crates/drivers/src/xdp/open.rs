@@ -116,9 +116,14 @@ impl<'a> Opening<'a> {
         arena: &'static Arena,
     ) -> Result<XdpPort, String> {
         let PortName::Xdp { interface, queues } = name else { return Err(format!("{name} is no xdp: port")) };
-        let opening = Self::look(interface, *queues, options, arena)?;
-        if opening.interface.index != former.ruled.interface() {
-            return Err(format!("{interface} is another interface by now"));
+        let index = former.ruled.interface();
+        // It may have another name by now, and another one its own.
+        let link =
+            Route::open().and_then(|mut route| route.link_at(index)).map_err(|error| error.to_string())?;
+        let now = link.map_or_else(|| interface.clone(), |link| link.name);
+        let opening = Self::look(&now, *queues, options, arena)?;
+        if opening.interface.index != index {
+            return Err(format!("{now} is another interface by now"));
         }
         Self { former: Some(former), ..opening }.open(name.clone())
     }
