@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use bywash_drivers::xdp::{self, Options, XdpPort};
-use bywash_lab::Snapshot;
-use bywash_port::filter::rules::FlowOptions;
+use bywash_lab::{Host, Snapshot};
+use bywash_port::filter::rules::{FlowOptions, MOST_RULES};
 use bywash_port::filter::xdp::pass_program;
-use bywash_port::frame::{Arena, Batch, Stride};
-use bywash_port::{Action, Condition, Limit, Per, Port, QueueChoice, Rule, RuleSet, Rules};
+use bywash_port::frame::{Arena, Batch, Pool, Stride};
+use bywash_port::{
+    Action, Condition, Limit, LoadedRules, Per, Port, QueueChoice, Rule, RuleSet, Rules, RxQueue, TxQueue,
+};
 use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
 use bywash_sys::memory::{HugePages, allocate};
 use bywash_sys::route::Gateway;
@@ -293,20 +295,74 @@ fn rules_move_where_their_interface_has_another_name_and_another_one_has_its_own
     unchanged(&before);
 }
 
-/// Drops what matches; and if that is wanted, a limit that a program at TCX can't keep.
-fn rules(expression: &str, limit: bool) -> Rules {
-    let rule = |name: &str, expression: &str, action| Rule {
+fn rule(name: &str, expression: &str, action: Action) -> Rule {
+    Rule {
         name: name.into(),
         condition: Condition { expression: Some(expression.parse().unwrap()), ..Condition::default() },
         action,
         sample: None,
         expires: None,
         dry_run: false,
-    };
+    }
+}
+
+fn all(rules: Vec<Rule>) -> Rules {
+    Rules { set: Arc::new(RuleSet::new(rules).unwrap()), never: Vec::new(), flows: FlowOptions::default() }
+}
+
+/// Drops what matches; and if that is wanted, a limit that a program at TCX can't keep.
+fn rules(expression: &str, limit: bool) -> Rules {
     let limit = limit.then_some(Action::Limit(Limit { rate: 1, burst: 1, per: Per::Rule, block: None }));
     let limit = limit.map(|limit| rule("limit", "udp dst port 8", limit));
-    let rules = [rule("drop", expression, Action::Drop)].into_iter().chain(limit).collect();
-    Rules { set: Arc::new(RuleSet::new(rules).unwrap()), never: Vec::new(), flows: FlowOptions::default() }
+    all([rule("drop", expression, Action::Drop)].into_iter().chain(limit).collect())
+}
+
+/// Memory for a port that has moved, whose queues the test calls.
+fn memory() -> &'static Arena {
+    Arena::new(allocate(Stride::Packed.memory_for(8192), HugePages::Off, None).unwrap().memory).unwrap()
+}
+
+/// A port at TCX, and the halves of its queue.
+fn at_tcx(host: &Host, rules: Rules, arena: &'static Arena) -> (Box<XdpPort>, Halves) {
+    let options = Options { rules: Some(rules), ..Options::default() };
+    let open = || xdp::open("left", QueueChoice::default(), &options, arena).unwrap();
+    let mut port = Box::new(host.enter(open).unwrap());
+    assert!(port.is_in_kernel() && port.has_moved());
+    let queue = port.queues().remove(0);
+    (port, (queue.rx.unwrap(), queue.tx.unwrap()))
+}
+
+type Halves = (Box<dyn RxQueue>, Box<dyn TxQueue>);
+
+/// Loads rules that can't be at TCX.
+fn load(host: &Host, port: &mut XdpPort, rules: &Rules) -> LoadedRules {
+    let load = port.load_rules(rules).unwrap();
+    assert!(load.moves());
+    host.enter(|| load.load()).unwrap().unwrap()
+}
+
+/// The queues of a port that moves by rules that were loaded.
+fn begin(port: &mut XdpPort, loaded: LoadedRules) -> Vec<Halves> {
+    let moved = port.set_rules(loaded, &[]).unwrap().unwrap();
+    moved.queues.into_iter().map(|queue| (queue.rx.unwrap(), queue.tx.unwrap())).collect()
+}
+
+/// Waits until a port has moved all of whose queues have been called.
+fn wait(port: &mut XdpPort) {
+    let until = Instant::now() + Duration::from_secs(1);
+    while !port.has_moved() {
+        assert!(Instant::now() < until, "all queues have workers");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(!port.is_in_kernel());
+}
+
+fn close(port: Box<XdpPort>, queues: impl IntoIterator<Item = Halves>, pool: &mut Pool) {
+    for (rx, tx) in queues {
+        tx.close(pool);
+        rx.close(pool);
+    }
+    port.close().unwrap();
 }
 
 #[test]
@@ -316,59 +372,72 @@ fn the_old_rules_decide_until_all_queues_have_workers_and_a_move_that_nobody_wan
     {
         let bed = Bed::new(2);
         let host = &bed.lab.hosts[1];
-        let memory = allocate(Stride::Packed.memory_for(8192), HugePages::Off, None).unwrap().memory;
-        let arena = Arena::new(memory).unwrap();
+        let arena = memory();
         let mut pool = arena.pool(0).unwrap();
-        let options = Options { rules: Some(rules("udp dst port 7", false)), ..Options::default() };
-        let open = || xdp::open("left", QueueChoice::default(), &options, arena).unwrap();
-        let mut port = Box::new(host.enter(open).unwrap());
-        assert!(port.is_in_kernel() && port.has_moved());
-        let former = port.queues().remove(0);
-        let (mut heart, no_way_back) = (former.rx.unwrap(), former.tx.unwrap());
-        let mut load = || {
-            let load = port.load_rules(&rules("udp dst port 9", true)).unwrap();
-            assert!(load.moves());
-            host.enter(|| load.load()).unwrap().unwrap()
-        };
-        let (at_tcx, unused) = (host.enter(Snapshot::take).unwrap(), arena.unused());
-        drop(load());
-        host.enter(|| unchanged(&at_tcx)).unwrap();
+        let (mut port, mut former) = at_tcx(host, rules("udp dst port 7", false), arena);
+        let next = rules("udp dst port 9", true);
+        let (before, unused) = (host.enter(Snapshot::take).unwrap(), arena.unused());
+        drop(load(host, &mut port, &next));
+        host.enter(|| unchanged(&before)).unwrap();
         assert_eq!(arena.unused(), unused, "all frames are back");
-        let loaded = load();
-        let moved = port.set_rules(loaded, &[]).unwrap().unwrap();
-        let mut queues: Vec<_> =
-            moved.queues.into_iter().map(|queue| (queue.rx.unwrap(), queue.tx.unwrap())).collect();
+        let loaded = load(host, &mut port, &next);
+        let mut queues = begin(&mut port, loaded);
         let mut batch = Batch::new();
         let dropped = |port: &XdpPort| port.rule_counts()[0].packets;
         for called in 0..=queues.len() {
             for (rx, _) in &mut queues[..called] {
                 rx.rx(&mut pool, &mut batch);
             }
-            heart.rx(&mut pool, &mut batch);
+            former.0.rx(&mut pool, &mut batch);
             assert!(!port.has_moved(), "{called} queues have workers");
             if called < queues.len() {
                 assert_eq!((bed.ask(1), dropped(&port)), (0, called as u64 + 1), "the old rules");
             }
         }
-        let until = Instant::now() + Duration::from_secs(1);
-        while !port.has_moved() {
-            assert!(Instant::now() < until, "all queues have workers");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        assert!(!port.is_in_kernel());
+        wait(&mut port);
         // The worker of what was at TCX may be called until it is closed.
-        heart.rx(&mut pool, &mut batch);
+        former.0.rx(&mut pool, &mut batch);
         assert_eq!(bed.ask(1), 1, "the new rules");
         assert!(batch.is_empty());
-        for (rx, tx) in queues.into_iter().chain([(heart, no_way_back)]) {
-            tx.close(&mut pool);
-            rx.close(&mut pool);
-        }
-        port.close().unwrap();
+        close(port, queues.into_iter().chain([former]), &mut pool);
         drop(pool);
         assert_eq!(arena.unused(), arena.frames(), "all frames are back");
     }
     unchanged(&before);
+}
+
+#[test]
+fn what_the_old_rules_count_while_they_move_is_not_the_new_rules() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(1);
+    let host = &bed.lab.hosts[1];
+    let arena = memory();
+    let mut pool = arena.pool(0).unwrap();
+    // They have all counters that there are: a new rule has that of the first one.
+    let listed = |n: u16| Rule {
+        condition: Condition { to_ports: vec![7 + n..=7 + n], ..Condition::default() },
+        ..rule(&n.to_string(), "", Action::Drop)
+    };
+    let many = (0..u16::try_from(MOST_RULES).unwrap()).map(listed).collect();
+    let (mut port, mut former) = at_tcx(host, all(many), arena);
+    let mut is_dropped = |pool: &mut Pool| {
+        former.0.rx(pool, &mut Batch::new());
+        bed.ask(1) == 0
+    };
+    assert!(is_dropped(&mut pool));
+    let loaded = load(host, &mut port, &rules("udp dst port 9", true));
+    assert!(is_dropped(&mut pool), "by the old rules");
+    let mut queues = begin(&mut port, loaded);
+    assert!(is_dropped(&mut pool), "by the old rules");
+    for (rx, _) in &mut queues {
+        rx.rx(&mut pool, &mut Batch::new());
+    }
+    wait(&mut port);
+    let past: u64 = port.past_rule_counts().iter().map(|(_, count)| count.packets).sum();
+    assert_eq!((port.rule_counts()[0].packets, past), (0, 3));
+    bed.client.send_to(b"late", "10.0.0.2:9").unwrap();
+    assert_eq!((bed.ask(1), port.rule_counts()[0].packets), (1, 1), "the new rules");
+    close(port, queues.into_iter().chain([former]), &mut pool);
 }
 
 #[test]

@@ -3,7 +3,8 @@
 //! The XDP program is there before the other one goes. It counts and draws where that one does and asks the same established flows.
 //! As long as its queues have no worker it passes all packets, and the old rules decide them at TCX. From then on it decides, and for
 //! [`OVERLAP`] TCX decides, too, about what it has passed: no packet is decided by neither, also not one that XDP has passed before and
-//! that comes to TCX after that. What both pass is counted twice.
+//! that comes to TCX after that. What both pass is counted twice. Counters that new rules have of rules that are gone count for those
+//! until then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -85,7 +86,14 @@ impl XdpPort {
         if !self.lives.iter().all(|life| life.has_worker()) {
             return false;
         }
-        if leaving.since.get_or_insert_with(Instant::now).elapsed() < OVERLAP {
+        let since = leaving.since.get_or_insert_with(|| {
+            // Rules are loaded one after the other: nobody else has these.
+            if let Some((ruled, maps)) = self.ruled.as_mut().and_then(Arc::get_mut).zip(self.maps.as_ref()) {
+                ruled.settle(maps);
+            }
+            Instant::now()
+        });
+        if since.elapsed() < OVERLAP {
             return false;
         }
         // Where it can't be detached at once it is as soon as nobody has it.

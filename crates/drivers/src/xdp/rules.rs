@@ -181,7 +181,7 @@ impl Ruled {
         }
     }
 
-    /// Its program has taken the place of the one before, which counts no more.
+    /// Its program decides in the place of the one before: what was counted until now was for the rules of that.
     pub(super) fn settle(&mut self, maps: &Maps) {
         self.slots.settle(|slot| maps.counted(RULES_AT + slot));
     }
