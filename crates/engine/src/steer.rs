@@ -6,12 +6,18 @@
 //! - A keyed hash in software. Every engine asks it of every packet it receives, and hands over what is another's. That goes
 //!   with any port. Nobody outside can choose flows that all meet at one engine.
 //! - The NICs themselves, where each port has one queue for each engine and says by which key and table it spreads flows
-//!   (RSS), all ports by the same. A segment of TCP then is where it belongs, and no engine hashes it. What NICs may see
-//!   otherwise than we is looked at in software, by the NIC's own hash: pieces of datagrams, which have no ports, options and
+//!   (RSS), all ports by the same. A segment of TCP that is certain to come where it belongs is hashed by no engine. What NICs may
+//!   see otherwise than we is looked at in software, by the NIC's own hash: pieces of datagrams, which have no ports, options and
 //!   extension headers in front of the ports, and UDP where its ports are not hashed. All else (ARP, ICMP) is no flow's, and
 //!   any engine's. A connection of our own gets a port by which the answers come to the queue of its engine.
+//!
+//!   Where nothing is certain, since the NIC is a kernel's driver's, all TCP and UDP is looked at. Whoever may can set another key or
+//!   table while we run (`ethtool -X`), or send a flow elsewhere (n-tuple rules, ixgbe's flow director of itself), and a driver may
+//!   hash otherwise than it tells. A flow goes on then, by hand-over, as all of them do by a hash in software. To look only where a
+//!   segment meets no connection would not do: a SYN meets a listener on each engine, and made a connection where nobody looks for
+//!   it any more once the NIC is as it was.
 
-use bywash_port::RssSpread;
+use bywash_port::{Certain, RssSpread};
 use bywash_stack::wire::zerocopy::FromBytes;
 use bywash_stack::wire::{EtherType, EthernetHeader, Ipv4Header, Ipv6Header, Next, Place, Protocol, VlanTag};
 use bywash_stack::{Address, Flow};
@@ -42,8 +48,9 @@ impl Steering {
 
     /// As NICs do it. `None` where that leaves an engine without flows, or names one that is not there.
     pub(crate) fn by_nic(spread: RssSpread, engines: usize) -> Option<Self> {
-        let has = |engine: usize| spread.table.iter().any(|queue| usize::from(*queue) == engine);
-        let fits = (0..engines).all(has) && spread.table.iter().all(|queue| usize::from(*queue) < engines);
+        let mut queues = spread.table().iter().map(|queue| usize::from(*queue));
+        let has = |engine: usize| spread.table().iter().any(|queue| usize::from(*queue) == engine);
+        let fits = (0..engines).all(has) && queues.all(|queue| queue < engines);
         fits.then(|| Self { engines, way: Way::Nic(Box::new(spread)) })
     }
 
@@ -78,7 +85,7 @@ impl Steering {
                 .and_then(|(kind, packet)| seen(kind, packet))
                 .map_or(0, |(flow, _)| self.hashed(*keys, &flow)),
             Way::Nic(spread) => match packet {
-                Some((kind, packet)) if !is_plain(kind, packet, spread.udp_ports) => {
+                Some((kind, packet)) if !is_there(kind, packet, spread.certain()) => {
                     seen(kind, packet).map_or(here, |seen| by_nic(spread, seen, here))
                 }
                 _ => here,
@@ -102,8 +109,8 @@ impl Steering {
     }
 }
 
-/// Where a packet belongs that NICs may see otherwise.
-#[cold]
+/// Where a packet belongs that may have come elsewhere.
+#[inline]
 fn by_nic(spread: &RssSpread, (flow, part): (Flow, Part), here: usize) -> usize {
     let ports = match part {
         Part::Whole => Some((flow.remote_port, flow.local_port)),
@@ -133,10 +140,12 @@ fn network(frame: &[u8], vlan: bool) -> Option<(EtherType, &[u8])> {
     Some((kind, rest))
 }
 
-/// Whether a packet has its ports where every NIC finds and hashes them: right behind an IP header without options.
+/// Whether a packet is certain to be where it belongs: it has its ports where every NIC finds and hashes them, right behind an IP
+/// header without options.
 #[inline]
-fn is_plain(kind: EtherType, packet: &[u8], udp_ports: bool) -> bool {
+fn is_there(kind: EtherType, packet: &[u8], certain: Certain) -> bool {
     let protocol = match kind {
+        _ if certain == Certain::Nothing => return false,
         EtherType::IPV4 => match Ipv4Header::ref_from_prefix(packet) {
             Ok((header, _)) if header.header_length() == size_of::<Ipv4Header>() && !header.is_fragment() => {
                 header.protocol
@@ -150,7 +159,7 @@ fn is_plain(kind: EtherType, packet: &[u8], udp_ports: bool) -> bool {
         _ => return false,
     };
     let protocol = Protocol(protocol);
-    protocol == Protocol::TCP || (udp_ports && protocol == Protocol::UDP)
+    protocol == Protocol::TCP || (certain == Certain::TcpAndUdp && protocol == Protocol::UDP)
 }
 
 /// What a packet is of its flow.
@@ -279,9 +288,9 @@ mod tests {
     }
 
     /// Each of four engines has a quarter of the table. The key is one by chance.
-    fn nic(udp_ports: bool) -> RssSpread {
+    fn nic(certain: Certain) -> RssSpread {
         let key = std::array::from_fn(|i| (i * i * 37 + 11).to_le_bytes()[0]);
-        RssSpread { key, table: std::array::from_fn(|i| (i % 4).to_le_bytes()[0]), udp_ports }
+        RssSpread::new(key, (0..128).map(|i| i % 4).collect::<Vec<_>>(), certain).unwrap()
     }
 
     #[test]
@@ -293,10 +302,10 @@ mod tests {
         {
             let flow = Flow { local, remote, local_port: 80, remote_port };
             let addresses = (flow.remote.ip(), flow.local.ip());
-            let (spread, unsure) = (nic(true), nic(false));
-            let place = spread.queue(addresses, Some((remote_port, 80)));
-            let pieces = spread.queue(addresses, None);
-            let [by, by_unsure] = [spread, unsure].map(|spread| Steering::by_nic(spread, 4).unwrap());
+            let spreads = [Certain::TcpAndUdp, Certain::Tcp, Certain::Nothing].map(nic);
+            let place = spreads[0].queue(addresses, Some((remote_port, 80)));
+            let pieces = spreads[0].queue(addresses, None);
+            let [by, of_tcp, of_none] = spreads.map(|spread| Steering::by_nic(spread, 4).unwrap());
             assert_eq!(by.engine(&flow), place);
             let (tcp, udp) = (frame(&flow, Protocol::TCP), frame(&flow, Protocol::UDP));
             let tagged = [&tcp[..12], &[0x81, 0, 0, 5], &tcp[12..]].concat();
@@ -326,8 +335,19 @@ mod tests {
                 ] {
                     assert_eq!(by.engine_of(bytes, false, here), expected, "{bytes:02x?} at {here}");
                 }
-                assert_eq!(by_unsure.engine_of(&tcp, false, here), here);
-                assert_eq!(by_unsure.engine_of(&udp, false, here), place);
+                assert_eq!(of_tcp.engine_of(&tcp, false, here), here);
+                assert_eq!(of_tcp.engine_of(&udp, false, here), place);
+                // Wherever it comes, as when somebody has changed the NIC's table.
+                for (bytes, expected) in [
+                    (&tcp, place),
+                    (&tagged, place),
+                    (&udp, place),
+                    (&late, place),
+                    (&piece, pieces),
+                    (&ethernet(EtherType::ARP), here),
+                ] {
+                    assert_eq!(of_none.engine_of(bytes, false, here), expected, "{bytes:02x?} at {here}");
+                }
             }
         }
     }
@@ -335,7 +355,7 @@ mod tests {
     #[test]
     fn nics_that_have_no_queue_for_each_engine_do_not_spread() {
         for engines in [3, 5] {
-            assert!(Steering::by_nic(nic(true), engines).is_none(), "{engines}");
+            assert!(Steering::by_nic(nic(Certain::Tcp), engines).is_none(), "{engines}");
         }
     }
 
@@ -357,7 +377,7 @@ mod tests {
         #[test]
         fn any_bytes_have_an_engine(bytes in any::<Vec<u8>>(), vlan in any::<bool>()) {
             prop_assert!(steering(5).engine_of(&bytes, vlan, 0) < 5);
-            prop_assert!(Steering::by_nic(nic(true), 4).unwrap().engine_of(&bytes, vlan, 3) < 4);
+            prop_assert!(Steering::by_nic(nic(Certain::Tcp), 4).unwrap().engine_of(&bytes, vlan, 3) < 4);
         }
     }
 }

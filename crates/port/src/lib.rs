@@ -26,7 +26,7 @@ pub use counters::{Counter, QueueCounters};
 pub use gone::{Gone, has_gone};
 pub use name::{FdirFilters, MTUS, NameError, NicOptions, PortName, QueueChoice};
 pub use port::{Capabilities, OpenError, Port, QueuePair, RxQueue, Samples, SentLen, TxQueue};
-pub use rss::RssSpread;
+pub use rss::{Certain, RssSpread};
 pub use rules::{Decider, LoadedRules, Moved, RuleCount, RuleId, RuleLoad, RulePlace, Rules, SteerCount};
 pub use steer::{
     Flow, Ipv4Flow, Ipv4Prefix, SteerError, SteerRule, SteerTo, Transport, TransportProtocol, check_steer,

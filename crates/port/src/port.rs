@@ -127,7 +127,7 @@ pub trait Port: Send {
     fn mac(&self) -> Option<[u8; 6]>;
 
     /// How its NIC spreads flows over its receiving queues, of which each has the number of its place among
-    /// [`Port::queues`]: all of them, by nothing but this, and for as long as the port is open. `None` where that is not known.
+    /// [`Port::queues`]; it says itself of which packets that is certain. `None` where it is not known.
     fn spread(&self) -> Option<RssSpread> {
         None
     }

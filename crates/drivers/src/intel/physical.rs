@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bywash_frame::Arena;
 use bywash_hw::pci::Nic;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RssSpread, SteerRule, SteerTo};
+use bywash_port::{Capabilities, Certain, Counter, Port, PortName, QueuePair, RssSpread, SteerRule, SteerTo};
 use bywash_sys::function::Function;
 
 use super::{
@@ -227,7 +227,8 @@ impl<F: Function> Port for PhysicalFunction<F> {
         let Settings { queues, rss, .. } = &self.settings;
         // A rule may give a flow to any queue. Without one, `RssRegisters::spread` has said it all.
         let only_rss = self.driver.steer.rules().is_empty();
-        only_rss.then(|| rss.spread((*queues).min(self.driver.limits.rss_queues), true))
+        let spread = || rss.spread((*queues).min(self.driver.limits.rss_queues), Certain::TcpAndUdp);
+        only_rss.then(spread).flatten()
     }
 
     fn queues(&mut self) -> Vec<QueuePair> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use bywash_hw::reg::{Field, Register};
-use bywash_port::{RssSpread, SteerRule};
+use bywash_port::{Certain, RssSpread, SteerRule};
 use bywash_sys::function::Registers;
 
 use super::{Bar, NicError};
@@ -71,9 +71,9 @@ impl Rss {
         self.table.unwrap_or_else(in_turn)
     }
 
-    /// In the words of all ports, for `queues` queues. `udp_ports`: whether UDP is known to be hashed as TCP is.
-    pub(crate) fn spread(&self, queues: u16, udp_ports: bool) -> RssSpread {
-        RssSpread { key: self.key, table: self.table_for(queues), udp_ports }
+    /// In the words of all ports, for `queues` queues.
+    pub(crate) fn spread(&self, queues: u16, certain: Certain) -> Option<RssSpread> {
+        RssSpread::new(self.key, self.table_for(queues).map(u16::from), certain)
     }
 
     /// The table as registers hold it, for `queues` queues.

@@ -52,7 +52,7 @@ fn a_thousand_flows_are_spread_over_four_queues() {
     near.send(packets, &mut pool);
     let counts: Vec<usize> = drain(&mut far, &mut pool).iter().map(Vec::len).collect();
     assert_eq!(counts, [0, 0, 100, 0]);
-    assert_eq!(far.port.spread().unwrap().table, [2; 128]);
+    assert_eq!(far.port.spread().unwrap().table(), [2; 128]);
     // With a rule, which may give a flow to any queue, RSS does not say it all.
     let place = far.port.steer(&"ip and udp dst port 53 queue 1".parse().unwrap()).unwrap();
     assert_eq!(far.port.spread(), None);

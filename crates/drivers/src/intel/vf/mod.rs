@@ -18,7 +18,7 @@ use bywash_frame::{Arena, FRAME_DATA, MAX_FRAMES};
 use bywash_hw::ixgbe::vf::API_VERSIONS;
 use bywash_hw::pci::{Family, Nic};
 use bywash_hw::reg::Register;
-use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair, RssSpread};
+use bywash_port::{Capabilities, Certain, Counter, Port, PortName, QueuePair, RssSpread};
 use bywash_sys::function::{Function, Registers};
 
 use super::{
@@ -427,7 +427,7 @@ impl<F: Function> Port for VirtualFunction<F> {
 
     fn spread(&self) -> Option<RssSpread> {
         // Whether UDP's ports are hashed the host does not tell.
-        self.rss().ok().map(|rss| rss.spread(self.shared.queues, false))
+        self.rss().ok().and_then(|rss| rss.spread(self.shared.queues, Certain::Tcp))
     }
 
     fn queues(&mut self) -> Vec<QueuePair> {

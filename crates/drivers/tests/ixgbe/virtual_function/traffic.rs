@@ -1,8 +1,8 @@
 //! Packets of every shape between two functions.
 
 use bywash_drivers::ixgbevf::{Multicast, Settings};
-use bywash_drivers::port::Port;
 use bywash_drivers::port::frame::{Checksum, Segmentation, SegmentationKind};
+use bywash_drivers::port::{Certain, Port};
 
 use super::{MACS, end, functions, quiet, set_policy};
 use crate::bed::{Transport, bytes, frame, ipv4, memory, no_violations, packet};
@@ -107,7 +107,8 @@ fn as_many_queues_as_are_granted_share_a_thousand_flows() {
         let rss = far.port.rss().unwrap();
         let table = rss.table.unwrap();
         let spread = far.port.spread().unwrap();
-        assert_eq!((spread.key, spread.table, spread.udp_ports), (rss.key, table, false));
+        assert_eq!((spread.key(), spread.table()), (&rss.key, &table.map(u16::from)[..]));
+        assert_eq!(spread.certain(), Certain::Tcp, "of UDP it is told nothing");
         (0..far.rx.len()).for_each(|queue| drop(far.receive(queue, &mut pool)));
         let packets: Vec<_> = (0..1000_u16)
             .map(|flow| {
