@@ -5,6 +5,7 @@
 
 #![expect(unsafe_code, reason = "ioctl(SIOCETHTOOL)")]
 
+mod rss;
 mod rules;
 mod specs;
 
@@ -15,6 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use serde::Serialize;
 
+pub use rss::{FlowType, Rss};
 pub use rules::{Fate, Flow, Rule, Table};
 pub use specs::FlowSpec;
 
@@ -131,15 +133,6 @@ pub struct Feature {
     pub on: bool,
     /// The driver lets it be changed.
     pub changeable: bool,
-}
-
-/// How the NIC spreads packets over its queues.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Rss {
-    /// The queue for each remainder of the hash.
-    pub table: Vec<u32>,
-    /// The hash's key.
-    pub key: Vec<u8>,
 }
 
 /// Ethtool in one network namespace: the one it was opened in, whichever thread uses it.
@@ -303,49 +296,6 @@ impl Ethtool {
         Err(EthtoolError::Fixed { interface: interface.into(), features, on })
     }
 
-    /// How it spreads packets over its queues.
-    ///
-    /// # Errors
-    /// When its driver does not.
-    pub fn rss(&self, interface: &str) -> Result<Rss, EthtoolError> {
-        let what = "tell its RSS table";
-        let mut request = vec![0; RSS_HEADER];
-        request[..4].copy_from_slice(&GRSSH.to_ne_bytes());
-        // SAFETY: with sizes of 0 the kernel writes the header only, which the buffer holds.
-        unsafe { self.call(interface, what, &mut request) }?;
-        let (entries, key) = (word(&request, 2) as usize, word(&request, 3) as usize);
-        if entries > RSS_MAX || key > RSS_MAX {
-            return Err(EthtoolError::Refused {
-                interface: interface.into(),
-                what: what.into(),
-                errno: Errno::RANGE,
-            });
-        }
-        let mut request = vec![0; RSS_HEADER + entries * 4 + key];
-        request[..4].copy_from_slice(&GRSSH.to_ne_bytes());
-        request[8..12].copy_from_slice(&u32::try_from(entries).unwrap_or_default().to_ne_bytes());
-        request[12..16].copy_from_slice(&u32::try_from(key).unwrap_or_default().to_ne_bytes());
-        // SAFETY: the kernel writes the header, the table and the key of the sizes in the request, or refuses when
-        // they are not its own; the buffer holds all three.
-        unsafe { self.call(interface, what, &mut request) }?;
-        let table = (0..entries).map(|i| word(&request, RSS_HEADER / 4 + i)).collect();
-        Ok(Rss { table, key: request.split_off(RSS_HEADER + entries * 4) })
-    }
-
-    /// Sets the queue for each remainder of the hash: as many as [`Ethtool::rss`] tells; `None` for what the kernel sets when nobody
-    /// has asked for anything, all queues in turn.
-    ///
-    /// # Errors
-    /// When its driver has no table, or not these queues.
-    pub fn set_rss_table(&self, interface: &str, table: Option<&[u32]>) -> Result<(), EthtoolError> {
-        let table = table.unwrap_or_default();
-        let mut request = header(SRXFHINDIR, table.len(), 8);
-        request.extend(table.iter().flat_map(|queue| queue.to_ne_bytes()));
-        // SAFETY: the kernel reads as many entries behind the header as the request says, which the buffer holds, and
-        // writes none.
-        unsafe { self.call(interface, "set its RSS table", &mut request) }
-    }
-
     /// The names of all features, by bit.
     fn feature_names(&self, interface: &str) -> Result<Vec<String>, EthtoolError> {
         // A reserved word, then the wanted sets as 64 bits (both targets are little-endian), then their sizes.
@@ -430,8 +380,6 @@ const GLINKSETTINGS: Command =
 const GSTRINGS: u32 = 0x1b;
 const GFEATURES: u32 = 0x3a;
 const SFEATURES: u32 = 0x3b;
-const SRXFHINDIR: u32 = 0x39;
-const GRSSH: u32 = 0x46;
 
 const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`.
@@ -440,10 +388,6 @@ const STRING: usize = 32;
 const LINK_MODE_WORDS: usize = 127;
 /// `SPEED_UNKNOWN`.
 const SPEED_UNKNOWN: u32 = u32::MAX;
-/// `struct ethtool_rxfh` without its table and key.
-const RSS_HEADER: usize = 24;
-/// No NIC's table or key is longer.
-const RSS_MAX: usize = 1 << 16;
 
 /// A request that starts with the command's number and a count.
 fn header(command: u32, count: usize, size: usize) -> Vec<u8> {

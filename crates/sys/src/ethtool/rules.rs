@@ -237,7 +237,7 @@ impl Ethtool {
     }
 }
 
-fn request(command: u32, size: usize) -> Vec<u8> {
+pub(super) fn request(command: u32, size: usize) -> Vec<u8> {
     let mut request = vec![0; size];
     request[..4].copy_from_slice(&command.to_ne_bytes());
     request
@@ -250,8 +250,8 @@ const SRXCLSRLDEL: u32 = 0x31;
 const SRXCLSRLINS: u32 = 0x32;
 
 /// `sizeof(struct ethtool_rxnfc)`, which begins with the command, a flow type for other commands, and 64 bits.
-const RXNFC: usize = 192;
-const DATA: usize = 8;
+pub(super) const RXNFC: usize = 192;
+pub(super) const DATA: usize = 8;
 /// `rule_cnt`, and behind it `rule_locs`, which begin inside what `sizeof` counts.
 pub(super) const COUNT: usize = 184;
 const PLACES: usize = 188;
