@@ -5,6 +5,7 @@
 
 mod end;
 mod functions;
+mod kernels_rss;
 mod models;
 mod no_iommu;
 mod offloads;

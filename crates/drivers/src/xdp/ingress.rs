@@ -177,6 +177,7 @@ pub(super) fn open(
         back: None,
         _others: None,
         watch,
+        spread: None,
         deferral: None,
         steered,
         arena,

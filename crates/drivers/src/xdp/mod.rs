@@ -33,6 +33,7 @@ mod rules;
 mod rx;
 mod samples;
 mod slots;
+mod spread;
 mod steered;
 mod tags;
 mod tx;
@@ -49,8 +50,8 @@ use bywash_port::filter::rules::SentFlows;
 use bywash_port::filter::xdp::LOST_SAMPLES;
 use bywash_port::filter::{Expression, Hook};
 use bywash_port::{
-    Capabilities, Counter, LoadedRules, Moved, Port, PortName, QueuePair, Rule, RuleCount, RuleId, RuleLoad,
-    RulePlace, Rules, Samples, SteerCount,
+    Capabilities, Counter, LoadedRules, Moved, Port, PortName, QueuePair, RssSpread, Rule, RuleCount, RuleId,
+    RuleLoad, RulePlace, Rules, Samples, SteerCount,
 };
 use bywash_sys::bpf::{Link, Program};
 use bywash_sys::packet_socket::PacketSocket;
@@ -233,6 +234,8 @@ pub struct XdpPort {
     /// Goes when the port goes.
     back: Option<Back>,
     watch: Arc<Watch>,
+    /// How flows come by its queues, where its driver tells and the port has them all.
+    spread: Option<RssSpread>,
     deferral: Option<Deferral>,
     /// Goes after the program: drivers restart when it is detached.
     steered: Arc<Mutex<Steered>>,
@@ -291,6 +294,10 @@ impl Port for XdpPort {
 
     fn mac(&self) -> Option<[u8; 6]> {
         self.mac
+    }
+
+    fn spread(&self) -> Option<RssSpread> {
+        self.spread.clone()
     }
 
     fn queues(&mut self) -> Vec<QueuePair> {

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 
 use bywash_filter::Hook;
 use bywash_frame::{Arena, FRAME_DATA, Ledger, Pool};
-use bywash_port::{Capabilities, OpenError, PortName, QueueChoice, QueuePair, RxQueue, SentLen, TxQueue};
+use bywash_port::{
+    Capabilities, OpenError, PortName, QueueChoice, QueuePair, RssSpread, RxQueue, SentLen, TxQueue,
+};
 use bywash_sys::bpf::{Link, Program, XdpMode};
 use bywash_sys::interface::{self, Interface, Topic};
 use bywash_sys::route::Route;
@@ -26,6 +28,7 @@ use super::moving::Former;
 use super::others;
 use super::program::{self, Beat, Maps};
 use super::samples::{Names, Ring};
+use super::spread;
 use super::steered::Wanted;
 use super::watch::Watch;
 use super::{Attach, Options, XdpPort, rx, tx, whole};
@@ -206,6 +209,7 @@ impl<'a> Opening<'a> {
             // Some queues alone would poll, and have interrupts as well.
             bound.iter_mut().for_each(|(_, bound)| bound.leave_busy_poll());
         }
+        let spread = self.spread();
         let deferral = polls.then(|| Deferral::set(&self.interface.name, &mut warnings));
         let sending = if zero_copy { 0 } else { self.queues.iter().filter(|halves| halves.tx).count() };
         let wholes = whole::open(&self.interface, sending, &mut warnings);
@@ -237,6 +241,7 @@ impl<'a> Opening<'a> {
             leaving: None,
             back,
             watch,
+            spread,
             deferral,
             steered,
             _others: others,
@@ -248,6 +253,13 @@ impl<'a> Opening<'a> {
     fn wanted(&self) -> Wanted<'_> {
         let queues = self.queues.iter().filter(|halves| halves.rx).map(|halves| halves.queue).collect();
         Wanted { interface: &self.interface, queues, options: self.options }
+    }
+
+    /// How flows come by its queues: where those are all that there are, and no rule of ours says it otherwise. Queue N of the port
+    /// is the interface's then.
+    fn spread(&self) -> Option<RssSpread> {
+        let only_rss = self.takes_all_queues() && self.options.steer.is_empty();
+        only_rss.then(|| spread::told(&self.interface.name, self.queues.len())).flatten()
     }
 
     /// Where packets go back to the kernel, if rules take some out.

@@ -60,6 +60,14 @@ fn a_port_that_takes_everything_is_promiscuous_as_long_as_it_is_open() {
 }
 
 #[test]
+fn a_veth_has_no_rss_that_it_could_tell_of() {
+    let Some(cable) = cable(&PairOptions { queues: 2, ..PairOptions::default() }) else { return };
+    let port = open(cable.near(), "right", &options(), arena(8192));
+    assert_eq!(port.spread(), None);
+    port.close().unwrap();
+}
+
+#[test]
 fn memory_is_enough_for_the_rings_of_all_queues() {
     let Some(cable) = cable(&PairOptions { queues: 4, ..PairOptions::default() }) else { return };
     let bytes = |name: &str, options: &OpenOptions| {
