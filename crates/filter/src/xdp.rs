@@ -208,11 +208,17 @@ pub fn pass_program() -> Program {
     assembler.finish_without_jumps()
 }
 
-/// A TCX program that moves every packet to where packets come in at another interface.
+/// A TCX program that moves every packet to where packets come in at another interface. By which queue of this one it came, which is
+/// no queue of that one, it forgets: what receives it as packet steering (RPS), and what sends it on, go by its flow alone, as they do
+/// with packets of [`LiveFrames`].
 pub fn return_program(interface: u32) -> Program {
     /// `BPF_F_INGRESS`.
     const INGRESS: i32 = 1;
+    /// Offset in `struct __sk_buff` of `linux/bpf.h`.
+    const QUEUE_MAPPING: i16 = 12;
     let mut assembler = Assembler::new();
+    assembler.mov(Register::R2, 0);
+    assembler.store(Width::Word, Register::R1, QUEUE_MAPPING, Register::R2);
     assembler.number(Register::R1, interface.into());
     assembler.mov(Register::R2, INGRESS);
     assembler.call(Helper::Redirect);

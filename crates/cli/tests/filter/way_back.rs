@@ -59,14 +59,17 @@ fn a_million_packets_of_a_thousand_flows_come_back_in_order_by_the_interface_tha
         let (filtered, received) = (summary(&told), summary(&received));
         let count = |summary: &Value, name: &str| summary[name].as_u64().unwrap();
         assert_eq!(all, 1_000_000);
-        assert_eq!((count(received, "reordered_packets"), count(received, "duplicate_packets")), (0, 0));
+        // What a worker that has no CPU for half a second leaves to the kernel overtakes what it has.
+        let hung = filtered["port"]["counters"]["hung"].as_u64().unwrap();
+        let late = count(received, "reordered_packets");
+        assert!(late == 0 || hung > 0, "{received}");
+        assert_eq!(count(received, "duplicate_packets"), 0, "{received}");
         assert!(count(received, "right_packets") > 900_000, "too few to judge the order by: {received}");
         let by_queue: Vec<u64> =
             filtered["queues"].as_array().unwrap().iter().map(|queue| count(queue, "packets")).collect();
         assert!(by_queue.len() == 2 && by_queue.iter().all(|packets| *packets > 100_000), "{by_queue:?}");
         // A busy machine loses some before user space has them, or leaves them to the kernel at once.
         let back = count(filtered, "given_back_packets");
-        let hung = filtered["port"]["counters"]["hung"].as_u64().unwrap();
         assert_eq!((seen(host, "ours"), seen(host, "others")), (back + hung, 0), "{filtered}");
         assert!(back + hung > 900_000, "too few: {filtered}");
         let flows = host.enter(|| std::fs::read_to_string("/proc/sys/net/netfilter/nf_conntrack_count"));
@@ -202,9 +205,40 @@ fn many_go_together_and_few_one_by_one_in_order() {
     let count = |summary: &Value, name: &str| summary[name].as_u64().unwrap();
     let back = count(filtered, "given_back_packets");
     assert!(by_tap > 1000 && back > 10_000 + by_tap, "{by_tap} of {back} went by the TAP");
+    // Where a worker hangs, see above.
+    let hung = filtered["port"]["counters"]["hung"].as_u64().unwrap();
     let late = count(received, "reordered_packets");
-    assert_eq!((late, count(received, "duplicate_packets")), (0, 0), "{received}");
+    assert!(late == 0 || hung > 0, "{received}");
+    assert_eq!(count(received, "duplicate_packets"), 0, "{received}");
     assert_eq!((count(filtered, "taken_packets"), count(filtered, "lost_packets")), (back, 0), "{filtered}");
+}
+
+#[test]
+fn what_the_kernel_deals_out_by_rps_keeps_its_order_whichever_way_it_goes() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let bed = Bed::new(2);
+    let host = &bed.lab.hosts[1];
+    // Each queue has another core, as with drivers that spread interrupts.
+    let deal = "mount -t sysfs sysfs /sys && cd /sys/class/net/left/queues && echo 1 >rx-0/rps_cpus && echo 2 >rx-1/rps_cpus";
+    let status = host.command("unshare").unwrap().args(["--mount", "sh", "-c", deal]).status().unwrap();
+    assert!(status.success());
+    let filter = Filter::start(&bed, "");
+    let receive = Filter::tool(host, "receive packet:left --ring 32768 --huge-pages off --memory 32M");
+    // Groups that are worked on together, and what comes alone, in turn.
+    let words = "--src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 --cores 0,1";
+    for _ in 0..20 {
+        for rate in ["--rate 64k --burst 64 --count 4k", "--rate 20k --count 1k"] {
+            bed.flood(&format!("{words} {rate}"));
+        }
+    }
+    let by_tap = by_tap(&bed);
+    let (_, received) = receive.end_anyhow();
+    let told = filter.end();
+    let (filtered, received) = (summary(&told), summary(&received));
+    let back = filtered["given_back_packets"].as_u64().unwrap();
+    assert!(by_tap > 1000 && back > 10_000 + by_tap, "{by_tap} of {back} went by the TAP");
+    let late = received["reordered_packets"].as_u64().unwrap();
+    assert!(late == 0 || filtered["port"]["counters"]["hung"] != 0, "{received}");
 }
 
 #[test]
@@ -233,7 +267,7 @@ fn what_goes_together_has_the_bytes_that_it_came_with() {
         bytes
     };
     let mut bytes = [0; 9000];
-    let mut arrived = 0;
+    let (mut arrived, mut late) = (0, 0);
     for burst in 0..BURSTS {
         let numbers = burst * BURST..(burst + 1) * BURST;
         let datagrams: Vec<Vec<u8>> = numbers.clone().map(datagram).collect();
@@ -249,14 +283,16 @@ fn what_goes_together_has_the_bytes_that_it_came_with() {
             && let Ok(len) = bed.server.recv(&mut bytes)
         {
             let number = u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-            assert!(numbers.contains(&number) && number >= next, "{number} came behind {next}");
+            assert!(numbers.contains(&number), "{number} in {numbers:?}");
+            late += u32::from(number < next);
             assert!(bytes[..len] == datagrams[(number - numbers.start) as usize], "{number} is another one");
-            (next, arrived) = (number + 1, arrived + 1);
+            (next, arrived) = (next.max(number + 1), arrived + 1);
         }
     }
     let by_tap = by_tap(&bed);
     let told = filter.end();
     let back = summary(&told)["given_back_packets"].as_u64().unwrap();
+    assert!(late == 0 || summary(&told)["port"]["counters"]["hung"] != 0, "{late} came late");
     assert!(arrived > u64::from(BURSTS * BURST) / 2, "{arrived} arrived of {back}");
     assert!(by_tap > arrived / 61 && back > 1000 + by_tap, "{by_tap} of {back} went by the TAP");
 }

@@ -6,7 +6,8 @@
 //!
 //! Both ways are over when the call returns, so that what comes later by either is later for the kernel. One exception: a TAP's
 //! packets pass the CPU's backlog, and may wait there when the CPU has too much to receive. Only when nothing waits there does what
-//! comes next go the other way ([`softnet::backlog`]).
+//! comes next go the other way ([`softnet::backlog`]). Where the kernel deals out flows to other CPUs (RPS), it does so the same way with
+//! both.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use bywash_filter::xdp::LiveFrames;
 use bywash_frame::{Batch, Packet, Pool};
 use bywash_port::{QueueCounters, TxQueue};
 use bywash_sys::bpf::{InTrampoline, Map, MapKind, MapSpec, Program, ProgramKind, ProgramSpec, TestInput};
+use bywash_sys::namespace::Namespace;
 use bywash_sys::shared::Mapping;
 use bywash_sys::{clock, softnet};
 use rustix::thread::sched_getcpu;
@@ -37,6 +39,8 @@ pub(super) struct Live {
     program: Program,
     memory: Arc<Mapping>,
     interface: u32,
+    /// The network namespace in which it has that number: a call means the caller's.
+    namespace: u64,
     _place: InTrampoline,
     /// Kept for as long as the program may look into it.
     _map: Map,
@@ -67,7 +71,9 @@ impl Live {
         let program = Program::load(&spec).map_err(|error| error.to_string())?;
         let place = InTrampoline::put(&program).map_err(|error| error.to_string())?;
         let memory = map.map_memory().map_err(|error| error.to_string())?;
-        Ok(Arc::new(Self { program, memory, interface, _place: place, _map: map }))
+        let namespace = Namespace::current().and_then(|namespace| namespace.number());
+        let namespace = namespace.map_err(|error| error.to_string())?;
+        Ok(Arc::new(Self { program, memory, interface, namespace, _place: place, _map: map }))
     }
 
     /// The sending half of a queue, counted from the first one, whose packets go by `tap` when they are few.
@@ -121,7 +127,9 @@ impl LiveTx {
     /// Whether all that went by the TAP has arrived, and the kernel may be asked.
     #[cold]
     fn may_begin(&self) -> bool {
+        let is_here = || Namespace::current().and_then(|here| here.number());
         (self.not_before == 0 || clock::monotonic() >= self.not_before)
+            && is_here().is_ok_and(|here| here == self.live.namespace)
             && softnet::backlog(sched_getcpu()).is_ok_and(|waits| waits == 0)
     }
 
