@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bywash_hw::ixgbe::regs::{DCA_RXCTRL, DCA_TXCTRL, RXDCTL, SRRCTL, TXDCTL};
 use bywash_hw::ixgbe::vf::{
-    API_VERSIONS, VFCTRL, VFDCA_RXCTRL, VFDCA_TXCTRL, VFPSRTYPE, VFRDT, VFRXDCTL, VFSRRCTL, VFTDH, VFTDT,
-    VFTDWBAH, VFTDWBAL, VFTXDCTL, VTEICR, VTEIMC, message,
+    API_VERSIONS, VFCTRL, VFDCA_RXCTRL, VFDCA_TXCTRL, VFPSRTYPE, VFRDH, VFRDT, VFRXDCTL, VFSRRCTL, VFTDH,
+    VFTDT, VFTDWBAH, VFTDWBAL, VFTXDCTL, VTEICR, VTEIMC, message,
 };
 use bywash_sys::function::Registers;
 
@@ -103,7 +103,7 @@ fn clear<R: Registers>(bar: &Bar<R>) {
     for queue in 0..ALL_QUEUES {
         bar.put_at(&VFRXDCTL, queue, 0);
         bar.put_at(&VFTXDCTL, queue, 0);
-        for register in [&VFRDT, &VFTDH, &VFTDT, &VFTDWBAH, &VFTDWBAL] {
+        for register in [&VFRDH, &VFRDT, &VFTDH, &VFTDT, &VFTDWBAH, &VFTDWBAL] {
             bar.put_at(register, queue, 0);
         }
         bar.put_at(&VFSRRCTL, queue, SRRCTL::BSIZEPACKET.with(2));

@@ -3,8 +3,8 @@
 use bywash_hw::ixgbe::EITR_UNIT_US;
 use bywash_hw::ixgbe::regs::{RXDCTL, SRRCTL};
 use bywash_hw::ixgbe::vf::{
-    self, VFPSRTYPE, VFRDBAH, VFRDBAL, VFRDLEN, VFRDT, VFRXDCTL, VFSRRCTL, VTEIAC, VTEIAM, VTEIMS, VTEITR,
-    VTIVAR, VTIVAR_MISC,
+    self, VFPSRTYPE, VFRDBAH, VFRDBAL, VFRDH, VFRDLEN, VFRDT, VFRXDCTL, VFSRRCTL, VTEIAC, VTEIAM, VTEIMS,
+    VTEITR, VTIVAR, VTIVAR_MISC,
 };
 use bywash_sys::function::Registers;
 
@@ -34,11 +34,11 @@ pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, queues: u
     }
 }
 
-/// Its queues. The head can't be written: a queue that is switched on begins at 0.
+/// Its queues.
 pub(super) const QUEUES: RxRegisters = RxRegisters {
     base: [&VFRDBAL, &VFRDBAH],
     length: &VFRDLEN,
-    head: None,
+    head: Some(&VFRDH),
     tail: &VFRDT,
     split: &VFSRRCTL,
     drop: SRRCTL::DROP_EN.mask,

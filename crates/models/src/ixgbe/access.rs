@@ -329,8 +329,6 @@ impl Nic {
             self.starting.0 &= !(1 << queue);
             if was && self.faults.queues_never_stop {
                 self.file.set(&RXDCTL, queue, value | RXDCTL::ENABLE.mask);
-            } else if was {
-                self.file.set(&regs::RDH, queue, 0);
             }
         }
     }

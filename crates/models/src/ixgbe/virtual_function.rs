@@ -95,13 +95,14 @@ impl Nic {
         (0..regs::RETA.count()).for_each(|i| self.file.set(&regs::RETA, i, entry(i)));
     }
 
-    /// The function is reset: its queues, its vectors, its mailbox. The link stays as it is.
+    /// The function is reset: its vectors and its mailbox, and its queues stop. What else those were set to stays, the places in rings
+    /// too: the worst that the next driver can meet (82599 Specification Update: what VFLR does not reset). The link stays as it is.
     fn reset_virtual_function(&mut self) {
-        let queues = regs::TABLE.iter().filter(|register| register.count() == super::QUEUES);
-        for register in queues {
-            for queue in 0..vf::VFRDT.count() {
-                self.file.set(register, queue, register.reset.unwrap_or(0));
-            }
+        for queue in 0..vf::VFRDT.count() {
+            let [receives, sends] =
+                [&regs::RXDCTL, &regs::TXDCTL].map(|register| self.file.get(register, queue));
+            self.file.set(&regs::RXDCTL, queue, receives & !regs::RXDCTL::ENABLE.mask);
+            self.file.set(&regs::TXDCTL, queue, sends & !regs::TXDCTL::ENABLE.mask);
         }
         (self.rx, self.tx, self.starting) = (Receiver::default(), Transmitter::new(), (0, 0));
         self.interrupts = Interrupts::new();
