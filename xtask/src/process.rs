@@ -135,9 +135,18 @@ pub(crate) fn typed(command: &Command) -> String {
 }
 
 fn kill_tree(child: &mut Child) {
-    signal("KILL", &descendants(child.id()));
-    // Both fail only when it has ended already.
-    child.kill().ok();
+    // Stopped first: one that lives on would begin another as soon as its child is gone, which nobody would know of.
+    let mut all = vec![child.id()];
+    loop {
+        signal("STOP", &all);
+        let new: Vec<_> = descendants(child.id()).into_iter().filter(|pid| !all.contains(pid)).collect();
+        if new.is_empty() {
+            break;
+        }
+        all.extend(new);
+    }
+    signal("KILL", &all);
+    // It fails only when it has ended already.
     child.wait().ok();
 }
 
@@ -209,6 +218,23 @@ mod tests {
             gone()
         });
         assert!(within_a_second, "process {pid} is still there");
+    }
+
+    #[test]
+    fn who_begins_others_as_soon_as_they_are_killed_leaves_none_behind() {
+        // No two tests have this time, by which they are found.
+        let words = format!("sleep 77.{}", std::process::id());
+        for _ in 0..5 {
+            let script = format!("while :; do {words}; done");
+            assert!(run(&mut shell(&script), Duration::from_millis(100), |_| {}).unwrap().status.is_none());
+            thread::sleep(Duration::from_millis(100));
+            let typed = |pid: &std::path::Path| fs::read_to_string(pid.join("cmdline")).unwrap_or_default();
+            let left = fs::read_dir("/proc")
+                .unwrap()
+                .flatten()
+                .filter(|entry| typed(&entry.path()).trim_end_matches('\0').split('\0').eq(words.split(' ')));
+            assert_eq!(left.count(), 0, "{words} is still there");
+        }
     }
 
     #[test]

@@ -120,10 +120,15 @@ fn mirror() -> Result<String, Problem> {
     })
 }
 
-/// The first address of a `'ADDRESS/dists/SUITE/InRelease' ...` line that ends in `/debian`.
+/// The first address of a `'ADDRESS/dists/SUITE/InRelease' ...` line that ends in `/debian`, or names a file of such, as Debian's images
+/// for clouds do (apt-transport-mirror(1)).
 fn mirror_in(output: &str) -> Option<String> {
     let address = |line: &str| Some(line.strip_prefix('\'')?.split_once("/dists/")?.0.to_owned());
-    output.lines().filter_map(address).find(|address| address.trim_end_matches('/').ends_with("/debian"))
+    let is_debian = |address: &String| {
+        address.trim_end_matches('/').ends_with("/debian")
+            || (address.starts_with("mirror+") && address.ends_with("/debian.list"))
+    };
+    output.lines().filter_map(address).find(is_debian)
 }
 
 #[cfg(test)]
@@ -137,6 +142,9 @@ mod tests {
                      'https://other.example/debian/dists/bookworm-updates/InRelease' c 0 \n";
         assert_eq!(mirror_in(lines).as_deref(), Some("https://mirror.example/pub/debian"));
         assert_eq!(mirror_in("'http://archive.ubuntu.com/ubuntu/dists/noble/InRelease' u 0\n"), None);
+        let listed = "'mirror+file:/etc/apt/mirrors/debian-security.list/dists/bookworm-security/InRelease' s 0 \n\
+                      'mirror+file:/etc/apt/mirrors/debian.list/dists/bookworm/InRelease' d 0 \n";
+        assert_eq!(mirror_in(listed).as_deref(), Some("mirror+file:/etc/apt/mirrors/debian.list"));
         assert_eq!(mirror_in(""), None);
     }
 }
