@@ -1,5 +1,6 @@
 //! Rule files: TOML, checked as a whole before anything is made of it, with line and column of what is wrong.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::num::NonZeroU32;
@@ -77,8 +78,10 @@ pub struct RuleFile {
     pub spared: NeverTake,
     /// Whether somebody keeps samples; else no rule draws any.
     pub keeps_samples: bool,
-    /// Where in the text the first begins that is never dropped, and the first that establishes nothing.
+    /// Where in the text the first begins that is never dropped, what is said of established flows, and the first that establishes
+    /// nothing.
     never_at: Option<usize>,
+    established_at: Option<usize>,
     except_at: Option<usize>,
     /// Where in the text each rule's parts are.
     places: Vec<RulePlaces>,
@@ -101,14 +104,13 @@ struct RulePlaces {
 struct RawFile {
     #[serde(default)]
     never_drop: Vec<Spanned<String>>,
-    #[serde(default)]
-    established: RawEstablished,
+    established: Option<Spanned<RawEstablished>>,
     #[serde(default)]
     rule: Vec<Spanned<RawRule>>,
 }
 
 /// What rules with `established = true` go by.
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RawEstablished {
     flows: Option<Spanned<usize>>,
@@ -231,6 +233,7 @@ impl RuleFile {
             spared: NeverTake::default(),
             keeps_samples: true,
             never_at: None,
+            established_at: None,
             except_at: None,
             places: Vec::new(),
             text: text.into(),
@@ -254,10 +257,13 @@ impl RuleFile {
             };
             at(Fault { at: error.span().unwrap_or_default(), within: None, what })
         })?;
-        self.flows = flows(&raw.established).map_err(at)?;
+        if let Some(established) = &raw.established {
+            self.flows = flows(established.get_ref()).map_err(at)?;
+            self.established_at = Some(established.span().start);
+            self.except_at = established.get_ref().except.first().map(|except| except.span().start);
+        }
         self.never = never_drop(&raw.never_drop).map_err(at)?;
         self.never_at = raw.never_drop.first().map(|never| never.span().start);
-        self.except_at = raw.established.except.first().map(|except| except.span().start);
         let mut names = HashSet::new();
         for raw in &raw.rule {
             let rule = self.rule(raw.get_ref(), path).map_err(|wrong| match wrong {
@@ -279,16 +285,17 @@ impl RuleFile {
     /// The rules, if ports can steer by them, which `check` says.
     ///
     /// # Errors
-    /// [`RuleFileError`], with the place of the first by which they can't.
+    /// [`RuleFileError`], with the place of the first by which they can't, or of what else has no meaning there.
     pub fn for_steer(
         self,
         check: impl Fn(&Rule) -> Result<(), SteerError>,
     ) -> Result<Vec<Rule>, RuleFileError> {
-        if !self.never.is_empty() {
-            let file = self.files.first().map(|file| file.path.display().to_string()).unwrap_or_default();
-            let what =
-                "--steer has no such list: leave never_drop out, and name what is to be dropped".into();
-            return Err(RuleFileError { file, line: 0, column: 0, what });
+        let strays = [
+            (self.never_at, "--steer has no such list: leave never_drop out, and name what is to be dropped"),
+            (self.established_at, "--steer keeps nothing of flows: leave [established] out"),
+        ];
+        if let Some((at, what)) = strays.into_iter().find_map(|(at, what)| Some((at?, what))) {
+            return Err(self.at(at, what.into()));
         }
         for (rule, places) in self.rules.iter().zip(&self.places) {
             if let Err(error) = check(rule) {
@@ -300,14 +307,18 @@ impl RuleFile {
         Ok(self.rules)
     }
 
-    /// Why rules were refused, with the place of the rule that is named there, `the rule 'NAME'`, or of `never_drop` or `(except)`.
+    /// Why rules were refused, with the place of the rule that is named there first, `the rule 'NAME'`, or of `never_drop` or `(except)`.
     pub fn located(&self, why: &str) -> String {
         self.named(why).map_or_else(|| why.into(), |error| error.to_string())
     }
 
     fn named(&self, why: &str) -> Option<RuleFileError> {
-        let is_named = |rule: &Rule| why.contains(&format!("the rule '{}' ", rule.name));
-        let rule = self.rules.iter().position(is_named).map(|rule| self.places[rule].action);
+        // It begins with the rule that is wrong, and others may come behind; of names that begin alike the whole one is meant.
+        let named = self.rules.iter().zip(&self.places).filter_map(|(rule, places)| {
+            let begin = why.find(&format!("the rule '{}'", rule.name))?;
+            Some((begin, Reverse(rule.name.len()), places.action))
+        });
+        let rule = named.min().map(|(.., action)| action);
         let never = || self.never_at.filter(|_| why.contains("never_drop"));
         let except = || self.except_at.filter(|_| why.contains("(except)"));
         Some(self.at(rule.or_else(never).or_else(except)?, why.into()))

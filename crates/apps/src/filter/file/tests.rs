@@ -361,8 +361,23 @@ fn what_a_nic_can_obey_alone_is_told_from_what_it_cant() {
     let why = "the rule 'r' can't";
     assert!(two(drop).located(why).ends_with(":9:10: the rule 'r' can't"), "{}", two(drop).located(why));
     assert_eq!(two("").located(why), why, "there is no such rule");
-    let error = for_nic(parse(&format!("never_drop = [\"10.0.0.1\"]\n{drop}")).unwrap()).unwrap_err();
-    assert!(error.what.contains("leave never_drop out"), "{error}");
+    for (stray, place) in [("never_drop = ['10.0.0.1']", "1:15"), ("[established]\nflows = 1000", "1:1")] {
+        let error = for_nic(parse(&format!("{stray}\n{drop}")).unwrap()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("rules.toml:{place}: --steer ")), "{error}");
+    }
+}
+
+#[test]
+fn of_several_rules_in_a_reason_the_first_one_is_shown() {
+    let rule = |name: &str| format!("[[rule]]\nname = \"{name}\"\nmatch = \"udp\"\naction = \"drop\"\n");
+    let file = parse(&["seen", "flood", "flood' or so"].map(rule).concat()).unwrap();
+    for (why, line) in [
+        ("the rule 'flood' is not in the NIC: the rule 'seen' before it may be about some of them", 8),
+        ("the rule 'flood': can't read the kernel setting net.ipv4.tcp_syncookies", 8),
+        ("the rule 'flood' or so' has no room", 12),
+    ] {
+        assert_eq!(file.located(why), format!("rules.toml:{line}:10: {why}"));
+    }
 }
 
 #[test]
