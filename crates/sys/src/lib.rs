@@ -18,6 +18,7 @@ pub mod netdev;
 pub mod netlink;
 pub mod no_iommu;
 pub mod open_files;
+pub mod output_file;
 pub mod packet_socket;
 pub mod pci;
 pub mod random;

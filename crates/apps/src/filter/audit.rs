@@ -1,12 +1,12 @@
 //! The audit log: what has changed, a JSON object on a line. Whoever rotates logs moves the file away and sends SIGHUP; then it is opened anew.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use rustix::fs::OFlags;
+use bywash_sys::output_file::open_without_waiting;
 use serde_json::{Value, json};
 
 /// An audit log that is open. There is one, so that a file which it leaves is closed.
@@ -24,9 +24,9 @@ impl Audit {
     /// Opens it, and makes it where there is none. What is in it stays.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; or it is a pipe that nobody reads: nothing would be filtered until then.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let file = File::options().create(true).append(true).open(path)?;
+        let file = opened(path)?;
         let is_within_line = ends_within_line(path);
         Ok(Self { path: path.into(), file, has_ended: false, is_within_line })
     }
@@ -34,18 +34,14 @@ impl Audit {
     /// Opens what has its name by now, where that is another file or the old one took no more. When that fails, it stays as it was.
     ///
     /// # Errors
-    /// The system's.
+    /// As of [`Audit::open`].
     pub(super) fn open_again(&mut self) -> io::Result<()> {
         let is = |file: &std::fs::Metadata| (file.dev(), file.ino());
         let named = std::fs::metadata(&self.path).ok();
         let is_same =
             named.is_some_and(|named| self.file.metadata().is_ok_and(|file| is(&file) == is(&named)));
         if !is_same {
-            // Nobody may read a pipe: whoever looks after the rules must not wait for that.
-            let flags = OFlags::NONBLOCK.bits().cast_signed();
-            let file = OpenOptions::new().create(true).append(true).custom_flags(flags).open(&self.path)?;
-            rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
-            self.file = file;
+            self.file = opened(&self.path)?;
             self.is_within_line = ends_within_line(&self.path);
         }
         self.has_ended = false;
@@ -95,6 +91,11 @@ impl Audit {
         let (Ok(end), Ok(metadata)) = (file.stream_position(), file.metadata()) else { return false };
         metadata.is_file() && metadata.len() == end && file.set_len(end.saturating_sub(written)).is_ok()
     }
+}
+
+/// A file to which lines are added, whoever else writes to it.
+fn opened(path: &Path) -> io::Result<File> {
+    open_without_waiting(File::options().create(true).append(true), path)
 }
 
 /// Whether a file ends with half a line, as whoever was killed or had no room has left it.

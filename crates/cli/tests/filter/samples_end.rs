@@ -105,16 +105,19 @@ fn a_pipe_that_nobody_reads_is_refused_at_the_start() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
     let untouched = Untouched::now(&bed.lab.hosts[1]);
-    let (path, reader) = fifo(&bed, "samples");
+    let (path, reader) = fifo(&bed, "pipe");
     drop(reader);
-    let words = format!(
-        "20 {BYWASH} filter xdp:left --rules {} --samples {} --huge-pages off --memory 16M",
-        bed.rules(RULES).display(),
-        path.display()
-    );
-    let output = bed.lab.hosts[1].command("timeout").unwrap().args(arguments(&words)).output().unwrap();
-    let says = format!("{} can't be written: it is a pipe that nobody reads", path.display());
-    let told = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(2) && told.contains(&says), "{told}");
+    let says = "can't be written: it is a pipe that nobody reads: begin to read it first";
+    for output in ["--samples", "--audit"] {
+        let words = format!(
+            "20 {BYWASH} filter xdp:left --rules {} {output} {} --huge-pages off --memory 16M",
+            bed.rules(RULES).display(),
+            path.display()
+        );
+        let output = bed.lab.hosts[1].command("timeout").unwrap().args(arguments(&words)).output().unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        let is_told = told.contains(says) && told.contains(&path.display().to_string());
+        assert!(output.status.code() == Some(2) && is_told, "{:?}: {told}", output.status);
+    }
     untouched.check();
 }

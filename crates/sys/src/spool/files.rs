@@ -4,15 +4,14 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
 use rustix::io::Errno;
 
 use super::{Rotation, SpoolError, Target};
+use crate::output_file::open_without_waiting;
 
 /// The file that is being written, and those before it.
 pub(super) struct Files {
@@ -217,27 +216,16 @@ fn open(
             } else {
                 path.clone()
             };
-            let create = if waits_for_reader { File::create } else { create_without_waiting };
-            let file = create(&path).map_err(failed(path.display().to_string()))?;
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true);
+            let file = match waits_for_reader {
+                true => options.open(&path),
+                false => open_without_waiting(&mut options, &path),
+            };
+            let file = file.map_err(failed(path.display().to_string()))?;
             Ok((file, Some(path)))
         }
     }
-}
-
-/// As [`File::create`], but for a pipe that nobody reads.
-fn create_without_waiting(path: &PathBuf) -> io::Result<File> {
-    let flags = OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().write(true).create(true).truncate(true).custom_flags(flags).open(path);
-    // Of a socket's name it is told, too.
-    let is_pipe = || path.metadata().is_ok_and(|file| file.file_type().is_fifo());
-    let file = file.map_err(|error| match Errno::from_io_error(&error) {
-        Some(Errno::NXIO) if is_pipe() => {
-            io::Error::other("it is a pipe that nobody reads: begin to read it first")
-        }
-        _ => error,
-    })?;
-    fcntl_setfl(&file, OFlags::empty())?;
-    Ok(file)
 }
 
 /// `trace.pcap` becomes `trace-00001-20261120T233500Z.pcap`: names in the order of time.
@@ -269,7 +257,7 @@ fn date(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+    use rustix::fs::{MemfdFlags, OFlags, SealFlags, fcntl_add_seals, fcntl_setfl, memfd_create};
 
     use super::*;
 
