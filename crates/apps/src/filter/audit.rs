@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use bywash_port::PortName;
 use bywash_sys::output_file::open_without_waiting;
 use serde_json::{Value, json};
 
@@ -13,6 +14,7 @@ use serde_json::{Value, json};
 #[derive(Debug)]
 pub struct Audit {
     path: PathBuf,
+    port: String,
     file: File,
     /// It could not be written: nothing is noted until it is opened anew.
     has_ended: bool,
@@ -21,14 +23,14 @@ pub struct Audit {
 }
 
 impl Audit {
-    /// Opens it, and makes it where there is none. What is in it stays.
+    /// Opens it for what becomes of `port`, and makes it where there is none. What is in it stays.
     ///
     /// # Errors
     /// The system's; or it is a pipe that nobody reads: nothing would be filtered until then.
-    pub fn open(path: &Path) -> io::Result<Self> {
+    pub fn open(path: &Path, port: &PortName) -> io::Result<Self> {
         let file = opened(path)?;
         let is_within_line = ends_within_line(path);
-        Ok(Self { path: path.into(), file, has_ended: false, is_within_line })
+        Ok(Self { path: path.into(), port: port.to_string(), file, has_ended: false, is_within_line })
     }
 
     /// Opens what has its name by now, where that is another file or the old one took no more. When that fails, it stays as it was.
@@ -48,7 +50,7 @@ impl Audit {
         Ok(())
     }
 
-    /// Notes an event, with the time.
+    /// Notes an event, with the time, and with the port and the process: several filters may have one log.
     ///
     /// # Errors
     /// The system's, once: what comes then is not noted.
@@ -59,6 +61,8 @@ impl Audit {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let mut line = event.clone();
         line["time"] = json!(since.as_secs_f64());
+        line["port"] = json!(self.port);
+        line["pid"] = json!(std::process::id());
         let begin = if self.is_within_line { "\n" } else { "" };
         let written = self.write(format!("{begin}{line}\n").as_bytes());
         self.has_ended = written.is_err();
@@ -122,9 +126,10 @@ mod tests {
     fn what_somebody_has_left_half_a_line_of_is_no_part_of_the_next_one() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("audit.log");
+        let port = "xdp:eth1".parse().unwrap();
         std::fs::write(&path, "{\"event\":\"start\"}\n{\"event\":\"blo").unwrap();
         for event in ["start", "stop"] {
-            Audit::open(&path).unwrap().note(&json!({ "event": event })).unwrap();
+            Audit::open(&path, &port).unwrap().note(&json!({ "event": event })).unwrap();
         }
         let log = std::fs::read_to_string(&path).unwrap();
         let events: Vec<Option<Value>> = log.lines().map(|line| serde_json::from_str(line).ok()).collect();

@@ -386,6 +386,7 @@ impl Work {
     fn read_again(&mut self, asked: bool) {
         let Some(file) = self.file.clone() else { return };
         self.shared.is_seen(AT_WORK);
+        let (by, before) = (if asked { "signal" } else { "file" }, self.shared.rules());
         let read = file.read_again();
         // Of a file that is refused, too, the next change is seen, and no other: of what it names as well.
         self.seen.clone_from(read.as_ref().map_or_else(|refused| &refused.files, |file| &file.files));
@@ -403,14 +404,20 @@ impl Work {
             Ok((file, Some(places))) => {
                 let idle = file.idle_rules(SystemTime::now());
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).news.idle = idle;
-                let mut line = rules_line("reload", &self.shared.rules(), &places);
+                let now = self.shared.rules();
+                let mut line = rules_line("reload", &now, &places);
+                line["by"] = json!(by);
+                line["added"] = json!(names_without(&now, &before));
+                line["removed"] = json!(names_without(&before, &now));
+                line["changed"] = json!(changed(&before, &now));
+                line["besides"] = json!(changed_besides(&before, &now));
                 line["mode"] = json!(self.port.with(|port| port.capabilities().mode.clone()).ok());
                 self.note(&line);
                 self.file = Some(file);
                 self.state.lock().unwrap_or_else(PoisonError::into_inner).reload_trouble.set(None);
             }
             Err(why) => {
-                self.note(&json!({ "event": "refused", "why": why }));
+                self.note(&json!({ "event": "refused", "by": by, "why": why }));
                 let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.done.refused += 1;
                 state.reload_trouble.set(Some(format!("{why}; the rules stay as they were")));
@@ -688,14 +695,41 @@ impl Work {
 
 /// The names of the first rules that are none of the others', in order.
 fn names_without<'a>(rules: &'a Rules, others: &Rules) -> Vec<&'a str> {
-    let others: HashSet<&str> = others.set.rules().iter().map(|rule| rule.name.as_str()).collect();
-    rules.set.rules().iter().map(|rule| rule.name.as_str()).filter(|name| !others.contains(name)).collect()
+    let others = by_name(others);
+    names(rules).filter(|name| !others.contains_key(name)).collect()
+}
+
+/// The names of rules that are others now in anything, in order.
+fn changed<'a>(before: &Rules, now: &'a Rules) -> Vec<&'a str> {
+    let old = by_name(before);
+    let is_changed = |rule: &&Rule| old.get(rule.name.as_str()).is_some_and(|old| old != rule);
+    now.set.rules().iter().filter(is_changed).map(|rule| rule.name.as_str()).collect()
+}
+
+/// What else of a rule file decides about packets and is not as it was, by its name there.
+fn changed_besides(before: &Rules, now: &Rules) -> Vec<&'static str> {
+    let (old, new) = (by_name(before), by_name(now));
+    let stayed = names(before).filter(|name| new.contains_key(name));
+    let is_reordered = stayed.ne(names(now).filter(|name| old.contains_key(name)));
+    let parts = [
+        (before.never != now.never, "never_drop"),
+        (before.flows != now.flows, "established"),
+        (is_reordered, "order"),
+    ];
+    parts.into_iter().filter_map(|(is_other, name)| is_other.then_some(name)).collect()
+}
+
+fn names(rules: &Rules) -> impl Iterator<Item = &str> {
+    rules.set.rules().iter().map(|rule| rule.name.as_str())
+}
+
+fn by_name(rules: &Rules) -> HashMap<&str, &Rule> {
+    rules.set.rules().iter().map(|rule| (rule.name.as_str(), rule)).collect()
 }
 
 /// Rules that do the same with the same packets now as before, by name.
 fn alike<'a>(before: &Rules, now: &'a Rules) -> HashSet<&'a str> {
-    let old: HashMap<&str, &Rule> =
-        before.set.rules().iter().map(|rule| (rule.name.as_str(), rule)).collect();
+    let old = by_name(before);
     let does = |rule: &Rule| (rule.action, rule.dry_run);
     let is_alike = |rule: &&Rule| {
         old.get(rule.name.as_str())
@@ -710,10 +744,9 @@ fn paired(queues: Vec<QueuePair>) -> Vec<Queue> {
     numbered.filter_map(|(number, QueuePair { rx, tx })| Some((number, rx?, tx?))).collect()
 }
 
-/// Who filters what, and by which rules.
+/// Who filters, and by which rules.
 fn start_line(port: &dyn Port, options: &Options) -> Value {
     let mut line = rules_line("start", &options.rules, &port.rule_places());
-    line["port"] = json!(port.name().to_string());
     line["mode"] = json!(port.capabilities().mode);
     line["file"] = json!(options.file.as_ref().map(|file| &file.files[0].path));
     line["uid"] = json!(rustix::process::getuid().as_raw());

@@ -214,7 +214,7 @@ pub(crate) fn run(args: Args) -> Result<bool, Failure> {
     let options = Options {
         reload: Arc::clone(&reload),
         samples: args.samples.map(|path| (path, rotation)),
-        audit: args.audit.as_deref().map(audit).transpose()?,
+        audit: args.audit.as_deref().map(|path| audit(path, &name)).transpose()?,
         top: args.top,
         batch: args.worker.batch(),
         workers: args.worker.options(),
@@ -253,9 +253,9 @@ fn gateways() -> Vec<IpAddr> {
     found.ok().and_then(Result::ok).unwrap_or_default()
 }
 
-fn audit(path: &Path) -> Result<Audit, Failure> {
+fn audit(path: &Path, port: &PortName) -> Result<Audit, Failure> {
     let failed = |error| Failure::Usage(format!("--audit {}: it can't be written: {error}", path.display()));
-    Audit::open(path).map_err(failed)
+    Audit::open(path, port).map_err(failed)
 }
 
 /// What stands in for rules: everything comes to user space, is counted, and goes back.

@@ -290,6 +290,46 @@ fn a_file_of_no_bytes_is_taken_only_by_order() {
 }
 
 #[test]
+fn the_audit_log_says_of_a_reload_who_ordered_it_and_what_is_not_as_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, log] = ["rules.toml", "audit.log"].map(|name| folder.path().join(name));
+    let (mut work, refuses, _) = work(Duration::from_secs(60));
+    refuses.store(false, Ordering::Relaxed);
+    work.audit = Some(Audit::open(&log, &"xdp:eth1".parse().unwrap()).unwrap());
+    let limit =
+        |rate: u32| format!("[[rule]]\nname = 'rate'\nto_ports = [9]\naction = 'limit'\nrate = {rate}\n");
+    let rule = |name: &str, more: &str| {
+        format!("[[rule]]\nname = '{name}'\nto_ports = [7]\naction = 'drop'\n{more}")
+    };
+    let first = limit(200) + &rule("a", "");
+    std::fs::write(&path, &first).unwrap();
+    work.file = Some(RuleFile::read(&path).unwrap());
+    work.read_again(false);
+    let established = "[established]\nflows = 1000\n";
+    for (text, asked, told) in [
+        (first.clone(), true, json!(["signal", [], [], [], []])),
+        (limit(20) + &rule("a", ""), false, json!(["file", [], [], ["rate"], []])),
+        (limit(20) + &rule("a", "dry_run = true\n"), false, json!(["file", [], [], ["a"], []])),
+        (rule("b", "") + &limit(20), false, json!(["file", ["b"], ["a"], [], []])),
+        (limit(20) + &rule("b", ""), true, json!(["signal", [], [], [], ["order"]])),
+        (
+            format!("never_drop = ['192.0.2.1']\n{established}{}{}", limit(20), rule("b", "")),
+            false,
+            json!(["file", [], [], [], ["never_drop", "established"]]),
+        ),
+        ("[[rule]]".into(), false, json!(["file", null, null, null, null])),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        work.read_again(asked);
+        let log = std::fs::read_to_string(&log).unwrap();
+        let line: Value = serde_json::from_str(log.lines().last().unwrap()).unwrap();
+        let parts = ["by", "added", "removed", "changed", "besides"].map(|part| line[part].clone());
+        assert_eq!(json!(parts), told, "{line}");
+        assert_eq!((&line["port"], &line["pid"]), (&json!("xdp:eth1"), &json!(std::process::id())));
+    }
+}
+
+#[test]
 fn who_is_blocked_stays_so_by_a_rule_that_does_the_same_with_the_same_packets_alone() {
     let other = Condition { to_ports: vec![10..=10], ..Condition::default() };
     let faster = Limit { rate: 2, burst: 1, per: Per::Rule, block: None };
