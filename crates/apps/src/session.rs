@@ -240,7 +240,7 @@ impl PortSummary {
 
     /// What it counts, as a row of a snapshot.
     pub(crate) fn row(&self) -> Row {
-        let values = self.counters.iter().map(|counter| (port_metric(counter.name), counter.value));
+        let values = self.counters.iter().map(|counter| (port_metric(counter), counter.value));
         Row { labels: vec![("port", self.name.as_str().into())], values: values.collect() }
     }
 
@@ -263,7 +263,10 @@ const RULE: &[Column<SteerCount>] = &[
     Column { metric: RULE_BYTES, of: |rule| rule.count.bytes },
 ];
 
-fn port_metric(name: &'static str) -> Metric {
+fn port_metric(&Counter { name, is_state, .. }: &Counter) -> Metric {
+    if is_state {
+        return Metric::gauge(name, name, "Whether it is so now (1), as the port tells");
+    }
     Metric::count(name, name, "Counted by the port beside its queues")
 }
 
@@ -375,7 +378,7 @@ pub(crate) fn write_counters(f: &mut fmt::Formatter<'_>, ports: &[PortSummary]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Style;
+    use crate::report::{Kind, Style};
 
     /// Stands still in its first second, and ends in the wait after it.
     #[derive(Default)]
@@ -420,6 +423,15 @@ mod tests {
             assert!(self.0[1] > Duration::from_millis(200), "{:?}", self.0);
             Done
         }
+    }
+
+    #[test]
+    fn of_what_a_port_counts_only_what_is_so_now_may_fall() {
+        let counters = vec![Counter::count("taken", 7), Counter::state("interface_gone", true)];
+        let (name, mode, rules) = ("null:".into(), Vec::new(), Vec::new());
+        let row = PortSummary { name, mode, counters, rules }.row();
+        let kinds: Vec<_> = row.values.iter().map(|(metric, value)| (metric.kind, *value)).collect();
+        assert_eq!(kinds, [(Kind::Count, 7), (Kind::Gauge, 1)]);
     }
 
     #[test]

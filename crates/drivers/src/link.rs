@@ -22,7 +22,7 @@ mod tx;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bywash_port::{Capabilities, Counter, Port, PortName, QueuePair};
 use bywash_sys::region::Region;
@@ -149,13 +149,9 @@ impl Port for LinkPort {
 
     fn counters(&self) -> Vec<Counter> {
         let Counts { connections, faults, refused, kept, connected } = &*self.counts;
-        let connected = u64::from(connected.load(Ordering::Relaxed));
-        let count = |name, value: &std::sync::atomic::AtomicU64| Counter {
-            name,
-            value: value.load(Ordering::Relaxed),
-        };
+        let count = |name, value: &AtomicU64| Counter::count(name, value.load(Ordering::Relaxed));
         vec![
-            Counter { name: "connected", value: connected },
+            Counter::state("connected", connected.load(Ordering::Relaxed)),
             count("connections", connections),
             count("kept_packets", kept),
             count("peer_faults", faults),

@@ -243,12 +243,12 @@ impl Port for PacketPort {
             self.shared.freezes.fetch_add(u64::from(statistics.freezes), Ordering::Relaxed);
         }
         let gone = self.sockets.iter().any(|socket| socket.is_orphan());
-        let of = |name, value: &AtomicU64| Counter { name, value: value.load(Ordering::Relaxed) };
+        let of = |name, value: &AtomicU64| Counter::count(name, value.load(Ordering::Relaxed));
         vec![
             of("rx_ring_full", &self.shared.drops),
             of("rx_ring_full_times", &self.shared.freezes),
             of("rx_too_long", &self.shared.too_long),
-            Counter { name: "interface_gone", value: u64::from(gone) },
+            Counter::state("interface_gone", gone),
         ]
     }
 

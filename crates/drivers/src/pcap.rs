@@ -181,11 +181,13 @@ impl Port for PcapPort {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        let of = |name, value: &AtomicU64| Counter { name, value: value.load(Ordering::Relaxed) };
+        let of = |name, value: &AtomicU64| Counter::count(name, value.load(Ordering::Relaxed));
         if let Some(spool) = &self.spool {
             let written = spool.written();
-            let of = |name, is_so: bool| Counter { name, value: is_so.into() };
-            return vec![of("reader_gone", written.is_gone), of("file_ended", written.failure.is_some())];
+            return vec![
+                Counter::state("reader_gone", written.is_gone),
+                Counter::state("file_ended", written.failure.is_some()),
+            ];
         }
         vec![
             of("rx_not_ethernet", &self.shared.not_ethernet),

@@ -192,7 +192,7 @@ impl Port for TapPort {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        vec![Counter { name: "interface_gone", value: u64::from(self.gone.load(Ordering::Relaxed)) }]
+        vec![Counter::state("interface_gone", self.gone.load(Ordering::Relaxed))]
     }
 
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {

@@ -35,7 +35,7 @@ impl Port for Doomed {
     }
 
     fn counters(&self) -> Vec<Counter> {
-        vec![Counter { name: "interface_gone", value: u64::from(self.gone.load(Ordering::Relaxed)) }]
+        vec![Counter::state("interface_gone", self.gone.load(Ordering::Relaxed))]
     }
 
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {
@@ -78,6 +78,6 @@ fn an_instance_goes_on_with_the_ports_that_are_left_and_says_at_the_end_what_has
     assert!(!instance.wait(Duration::from_millis(1200)));
     let sentence = "the interface of null: is gone";
     assert_eq!(instance.handle().gone(), [None, Some(sentence.to_owned())]);
-    assert_eq!(instance.handle().port_counters()[1], [Counter { name: "interface_gone", value: 1 }]);
+    assert_eq!(instance.handle().port_counters()[1], [Counter::state("interface_gone", true)]);
     assert_eq!(instance.close().errors, [sentence]);
 }

@@ -5,8 +5,24 @@
 pub struct Counter {
     /// Its name, words joined by `_`, as in `rx_fill_ring_empty`.
     pub name: &'static str,
-    /// Its value since the port was opened.
+    /// How much or how often since the port was opened; of a state 1 while it is so, else 0.
     pub value: u64,
+    /// It tells how something is now, and may fall again. All others only grow.
+    pub is_state: bool,
+}
+
+impl Counter {
+    /// What only grows.
+    #[must_use]
+    pub fn count(name: &'static str, value: u64) -> Self {
+        Self { name, value, is_state: false }
+    }
+
+    /// Whether something is so now.
+    #[must_use]
+    pub fn state(name: &'static str, is_so: bool) -> Self {
+        Self { name, value: is_so.into(), is_state: true }
+    }
 }
 
 /// What one RX or TX queue has counted since it was made.

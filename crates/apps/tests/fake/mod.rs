@@ -34,7 +34,7 @@ impl Port for Fake {
         std::mem::take(&mut self.queues)
     }
     fn counters(&self) -> Vec<Counter> {
-        vec![Counter { name: "faults", value: 3 }]
+        vec![Counter::count("faults", 3)]
     }
     fn close(self: Box<Self>) -> Result<(), Vec<String>> {
         (self.closing)()

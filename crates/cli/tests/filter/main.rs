@@ -77,6 +77,7 @@ fn what_rules_drop_is_gone_and_counted_and_the_rest_arrives() {
             assert!(Instant::now() < until, "Prometheus is told of no packet");
             std::thread::sleep(Duration::from_millis(100));
         }
+        only_states_are_gauges(&exposition(host));
         let told = filter.end();
         let summary = summary(&told);
         is_all(of_rule(summary, "flood", "packets"), 30_000, summary);
@@ -88,6 +89,16 @@ fn what_rules_drop_is_gone_and_counted_and_the_rest_arrives() {
         untouched.check();
     }
     unchanged(&before);
+}
+
+/// What its port counts only grows, but for what is so now.
+fn only_states_are_gauges(exposition: &str) {
+    let types = exposition.lines().filter_map(|line| line.strip_prefix("# TYPE bywash_port_"));
+    let (gauges, counters): (Vec<&str>, Vec<&str>) = types.partition(|line| line.ends_with(" gauge"));
+    let states = ["interface_gone", "way_back_gone", "program_gone", "steering_lost"];
+    assert_eq!(gauges, states.map(|state| format!("{state} gauge")), "{exposition}");
+    assert!(counters.contains(&"left_total counter"), "{exposition}");
+    assert!(counters.iter().all(|line| line.ends_with("_total counter")), "{exposition}");
 }
 
 /// A figure of what the filter on a host tells Prometheus.

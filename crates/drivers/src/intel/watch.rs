@@ -134,8 +134,9 @@ impl<R: Registers> Watch<R> {
         let mut counted = lock(&self.counted);
         counted.update(&self.bar);
         let statistics = counted.statistics.names().zip(counted.sums.iter().copied());
-        let own = [("link_losses", counted.seen.losses), ("device_gone", u64::from(counted.gone))];
-        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
+        let counts = statistics.map(|(name, value)| Counter::count(name, value));
+        let losses = Counter::count("link_losses", counted.seen.losses);
+        counts.chain([losses, Counter::state("device_gone", counted.gone)]).collect()
     }
 
     /// Ends the thread.

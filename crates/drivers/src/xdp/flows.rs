@@ -126,7 +126,7 @@ impl Flows {
     /// What the program has counted.
     pub(super) fn counters(maps: &Maps) -> impl Iterator<Item = Counter> {
         let counted = |count: FlowCount| maps.counted(count as u32)[0];
-        FlowCount::ALL.into_iter().map(move |count| Counter { name: count.name(), value: counted(count) })
+        FlowCount::ALL.into_iter().map(move |count| Counter::count(count.name(), counted(count)))
     }
 }
 

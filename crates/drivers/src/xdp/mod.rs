@@ -312,16 +312,15 @@ impl Port for XdpPort {
         let statistics: Vec<_> = self.lives.iter().map(|life| life.statistics()).collect();
         let sum = |field: fn(&Statistics) -> u64| statistics.iter().map(field).sum();
         let abandoned: usize = self.lives.iter().map(|life| life.abandoned()).sum();
-        let named = |name, value| Counter { name, value };
         counters.extend([
-            named("rx_dropped", sum(|s| s.rx_dropped)),
-            named("rx_ring_full", sum(|s| s.rx_ring_full)),
-            named("rx_fill_ring_empty", sum(|s| s.rx_fill_ring_empty)),
-            named("rx_invalid_descriptors", sum(|s| s.rx_invalid_descriptors)),
-            named("tx_invalid_descriptors", sum(|s| s.tx_invalid_descriptors)),
-            named("tx_ring_empty", sum(|s| s.tx_ring_empty)),
-            named("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
-            named("abandoned_frames", abandoned as u64),
+            Counter::count("rx_dropped", sum(|s| s.rx_dropped)),
+            Counter::count("rx_ring_full", sum(|s| s.rx_ring_full)),
+            Counter::count("rx_fill_ring_empty", sum(|s| s.rx_fill_ring_empty)),
+            Counter::count("rx_invalid_descriptors", sum(|s| s.rx_invalid_descriptors)),
+            Counter::count("tx_invalid_descriptors", sum(|s| s.tx_invalid_descriptors)),
+            Counter::count("tx_ring_empty", sum(|s| s.tx_ring_empty)),
+            Counter::count("failed_calls", self.lives.iter().map(|life| life.failed_calls()).sum()),
+            Counter::count("abandoned_frames", abandoned as u64),
         ]);
         counters.extend(self.watch.counters(|| self.programs()));
         counters

@@ -191,8 +191,7 @@ impl Maps {
     pub(super) fn counters(&self) -> Vec<Counter> {
         let named = |verdict: Verdict| {
             let [packets, bytes] = self.counted(verdict as u32);
-            let counter = |name, value| Counter { name, value };
-            [counter(verdict.name(), packets), counter(bytes_name(verdict), bytes)]
+            [Counter::count(verdict.name(), packets), Counter::count(bytes_name(verdict), bytes)]
         };
         Verdict::ALL.into_iter().flat_map(named).collect()
     }

@@ -112,8 +112,10 @@ impl Watch {
         if !self.apart.load(Ordering::Relaxed) {
             self.look(&programs());
         }
-        let lost = self.lost.iter().map(|lost| u64::from(lost.load(Ordering::Relaxed)));
-        COUNTERS.into_iter().zip(lost).map(|(name, value)| Counter { name, value })
+        COUNTERS
+            .into_iter()
+            .zip(&self.lost)
+            .map(|(name, lost)| Counter::state(name, lost.load(Ordering::Relaxed)))
     }
 
     /// That the interface has another MTU by now than this.

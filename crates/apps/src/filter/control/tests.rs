@@ -429,7 +429,7 @@ fn a_rule_that_expired_by_a_clock_that_was_ahead_holds_again_when_it_is_set_back
 #[test]
 fn that_user_space_can_not_keep_up_is_told() {
     let (work, ..) = work(Duration::from_secs(60));
-    let count = |value| ["rx_fill_ring_empty", "rx_ring_full"].map(|name| Counter { name, value });
+    let count = |value| ["rx_fill_ring_empty", "rx_ring_full"].map(|name| Counter::count(name, value));
     let told = |work: &Work| work.state.lock().unwrap().room_trouble.why.clone();
     work.look_for_lost_packets(&count(0));
     assert_eq!((told(&work), unjudged(&count(3))), (None, 3));

@@ -82,11 +82,13 @@ impl Outlet {
     }
 
     fn summary(&self, (left, dropped): (u64, u64)) -> PortSummary {
-        let counter = |name, value| Counter { name, value };
         PortSummary {
             name: self.name.clone(),
             mode: vec!["injected into the kernel"],
-            counters: vec![counter("interface_tx_packets", left), counter("interface_tx_dropped", dropped)],
+            counters: vec![
+                Counter::count("interface_tx_packets", left),
+                Counter::count("interface_tx_dropped", dropped),
+            ],
             rules: Vec::new(),
         }
     }

@@ -112,9 +112,9 @@ impl<R: Registers> Control<R> {
             ("pf_failures", self.failures),
             ("mac_changes", self.mac_changes),
             ("mailbox_unanswered", self.mailbox.unanswered),
-            ("device_gone", u64::from(self.gone)),
         ];
-        statistics.chain(own).map(|(name, value)| Counter { name, value }).collect()
+        let counts = statistics.chain(own).map(|(name, value)| Counter::count(name, value));
+        counts.chain([Counter::state("device_gone", self.gone)]).collect()
     }
 }
 
