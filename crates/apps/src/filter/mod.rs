@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bywash_port::frame::{Arena, BATCH};
 use bywash_port::{Port, PortName, Rules};
-use bywash_sys::interface::worker_cores;
+use bywash_sys::interface::{index_of, worker_cores};
 use bywash_sys::spool::Rotation;
 use bywash_sys::worker::Stop;
 
@@ -129,13 +129,14 @@ impl Filter {
         let in_kernel = port.is_in_kernel();
         let mut queues = Halves::of(&mut *port);
         let is_free = options.workers.cores.is_empty();
+        let served = Served::of(port.name());
         if in_kernel {
             // One worker shows that somebody is there, and more would have nothing to do. Nor would its frames: the rings want them
             // when the rules move to XDP, and a worker takes what it needs from those that are left.
             options.workers.cores.truncate(1);
             options.workers.frames = Some(0);
         } else if is_free {
-            options.workers.cores = own_cores(port.name(), queues.rx.len());
+            options.workers.cores = served.map_or_else(Vec::new, |served| served.cores(queues.rx.len()));
         }
         let audit = options.audit.take();
         let name = port.name().to_string();
@@ -145,7 +146,7 @@ impl Filter {
         let (tasks, blocks, samples) = match planned.and_then(|planned| unused.map(|()| planned)) {
             Ok((mut tasks, blocks, samples)) => {
                 if in_kernel && is_free {
-                    tasks.iter_mut().for_each(|task| task.stay_once_moved(port.name().clone()));
+                    tasks.iter_mut().for_each(|task| task.stay_once_moved(served));
                 }
                 (Ok(tasks), blocks, samples)
             }
@@ -191,11 +192,24 @@ fn count(rules: &Rules, user_space: bool) -> usize {
     rules.set.rules().iter().filter(|rule| rule.asks_user_space() == user_space).count()
 }
 
-/// A core for each of so many workers that give packets back. They write to a TAP, whose packets lie in a queue of the core that writes
-/// until the kernel has them: what a worker writes on another core could overtake what it has written before.
-fn own_cores(port: &PortName, workers: usize) -> Vec<usize> {
-    let PortName::Xdp { interface, queues } = port else { return Vec::new() };
-    worker_cores(interface, queues.queue.unwrap_or_default(), workers)
+/// What workers serve that give packets back: an interface, which may have another name by now than its port, and its first queue.
+#[derive(Clone, Copy)]
+struct Served {
+    interface: u32,
+    queue: u16,
+}
+
+impl Served {
+    fn of(port: &PortName) -> Option<Self> {
+        let PortName::Xdp { interface, queues } = port else { return None };
+        Some(Self { interface: index_of(interface), queue: queues.queue.unwrap_or_default() })
+    }
+
+    /// A core for each of so many workers. They write to a TAP, whose packets lie in a queue of the core that writes until the kernel has
+    /// them: what a worker writes on another core could overtake what it has written before.
+    fn cores(self, workers: usize) -> Vec<usize> {
+        worker_cores(self.interface, self.queue, workers)
+    }
 }
 
 type Planned = (Vec<Filterer>, Vec<rtrb::Consumer<control::Block>>, Option<SampleFile>);

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use bywash_port::filter::rules::{Established, Lookup, SentFlows};
 use bywash_port::frame::{BATCH, Batch, Packet, Pool};
-use bywash_port::{PortName, QueueCounters, QueuePair, RuleId, RuleSet, Rules, RxQueue, TxQueue};
+use bywash_port::{QueueCounters, QueuePair, RuleId, RuleSet, Rules, RxQueue, TxQueue};
 use bywash_sys::clock;
 use bywash_sys::spool::Producer;
 use bywash_sys::worker::{self, Task, Turn};
 use rtrb::Producer as Teller;
 
+use super::Served;
 use super::control::Block;
 use super::heavy::Hitter;
 use super::judge::{Before, Counted, Judge};
-use super::own_cores;
 use super::samples::Samples;
 use super::shared::{Held, Shared};
 use crate::live::{Live, Publication};
@@ -106,8 +106,8 @@ pub(super) struct Filterer {
     batch: Batch,
     /// Packets in it at most.
     most: usize,
-    /// The port, where the worker is free to move until it has queues by which packets come.
-    stays_for: Option<PortName>,
+    /// Where the worker is free to move until it has queues by which packets come: what it serves then.
+    stays_for: Option<Served>,
     /// Others wake it than when that was asked last.
     wakes_anew: bool,
     /// What the rules' lists say of the packets in it.
@@ -172,9 +172,9 @@ impl Filterer {
         filterer
     }
 
-    /// Has the worker stay on a core from when it takes the queues that `port` has at XDP.
-    pub(super) fn stay_once_moved(&mut self, port: PortName) {
-        self.stays_for = Some(port);
+    /// Has the worker stay on a core from when it takes the queues that its port has at XDP.
+    pub(super) fn stay_once_moved(&mut self, served: Option<Served>) {
+        self.stays_for = served;
     }
 
     pub(super) fn live(&self) -> Live<Figures> {
@@ -257,8 +257,8 @@ impl Filterer {
     /// Takes other queues in the place of its own. Those are not closed yet, which would end at once what decides as long as they show
     /// life: it goes on for as long as a worker may be silent, and its port ends it when it is time.
     fn move_to(&mut self, queues: Vec<Queue>) {
-        if let Some(port) = self.stays_for.take()
-            && let Some(&core) = own_cores(&port, 1).first()
+        if let Some(served) = self.stays_for.take()
+            && let Some(&core) = served.cores(1).first()
         {
             // It may use this one, or could a moment ago: else it goes where it is put.
             let _ = worker::pin(core);

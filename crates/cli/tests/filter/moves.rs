@@ -15,6 +15,7 @@ use bywash_port::{
     Action, Condition, Limit, LoadedRules, Per, Port, QueueChoice, Rule, RuleSet, Rules, RxQueue, TxQueue,
 };
 use bywash_sys::bpf::{Link, Program, ProgramKind, ProgramSpec, XdpMode};
+use bywash_sys::interface::worker_cores;
 use bywash_sys::memory::{HugePages, allocate};
 use bywash_sys::route::Gateway;
 use bywash_sys::worker::allowed_cores;
@@ -274,10 +275,13 @@ fn rules_move_where_their_interface_has_another_name_and_another_one_has_its_own
         let bed = Bed::new(2);
         let host = &bed.lab.hosts[1];
         let moving = Moving::start(&bed, &FLOOD.replace('9', "7"), "");
-        let name = &bed.lab.pairs[0].far.name;
+        let far = &bed.lab.pairs[0].far;
+        let name = &far.name;
+        // The cores of workers go by the index.
+        let other = far.index + 1001;
         for words in [
             format!("link set dev {name} name old"),
-            format!("link add {name} type veth peer name new"),
+            format!("link add {name} index {other} type veth peer name new"),
             format!("link set dev {name} up"),
             "link set dev new up".to_owned(),
         ] {
@@ -290,6 +294,8 @@ fn rules_move_where_their_interface_has_another_name_and_another_one_has_its_own
         let shown = String::from_utf8(shown.stdout).unwrap();
         assert!(shown.contains(name) && !shown.contains("xdp"), "{shown}");
         assert_eq!(bed.ask(10), 10, "{SERVER} is reached by the new rules");
+        let own = host.enter(|| worker_cores(far.index, 0, 1)).unwrap();
+        assert_eq!(workers(&moving.filter), [own], "not as interface {other}");
         moving.filter.end();
     }
     unchanged(&before);

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::Path;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
@@ -43,18 +44,27 @@ fn conflicts(root: &Path, interface: &str, workers: &[usize]) -> Vec<String> {
     found
 }
 
-/// A core for each of so many workers that serve an interface from its queue `queue` on, of those that the calling thread may
+/// A core for each of so many workers that serve the interface with this index from its queue `queue` on, of those that the calling thread may
 /// use; empty where the kernel does not tell which these are.
 ///
 /// No two have the same one as long as there are enough; then they share them, in turn. Cores that take none of the interface's
 /// interrupts come first, among those the ones on its NUMA node, else in the order of their numbers, round from a place that the
 /// interface's index and the queue say: processes that serve several interfaces, or queues, do not all begin with the same core.
-pub fn worker_cores(interface: &str, queue: u16, workers: usize) -> Vec<usize> {
-    // By a socket: sysfs shows the interfaces of the namespace that it was mounted in. What is none is the caller's affair.
-    let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None);
-    let index = socket.and_then(|socket| netdevice::name_to_index(socket, interface)).unwrap_or_default();
-    let begin = (index as usize).wrapping_mul(workers).wrapping_add(queue.into());
-    placed(Path::new("/"), interface, &allowed_cores(), begin).take(workers).collect()
+pub fn worker_cores(interface: u32, queue: u16, workers: usize) -> Vec<usize> {
+    // By the name that it has now; of what is none nothing is known.
+    let name = asked().and_then(|socket| netdevice::index_to_name(socket, interface)).unwrap_or_default();
+    let begin = (interface as usize).wrapping_mul(workers).wrapping_add(queue.into());
+    placed(Path::new("/"), &name, &allowed_cores(), begin).take(workers).collect()
+}
+
+/// The index of an interface, by the name that it has now; 0 when there is none.
+pub fn index_of(interface: &str) -> u32 {
+    asked().and_then(|socket| netdevice::name_to_index(socket, interface)).unwrap_or_default()
+}
+
+/// Who tells of interfaces: sysfs shows those of the namespace that it was mounted in.
+fn asked() -> rustix::io::Result<OwnedFd> {
+    socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)
 }
 
 /// Over and over those of `allowed`, the better ones first, among equals round from the one at place `begin`.

@@ -14,7 +14,7 @@ use serde::Serialize;
 
 pub use advice::{Finding, HEADERS, Severity, Topic};
 pub use carried::carried;
-pub use cores::{core_conflicts, worker_cores};
+pub use cores::{core_conflicts, index_of, worker_cores};
 pub use guard::{KernelUse, NeverTake, SshConnection, gateways, kernel_use, never_take, ssh};
 pub use pci::{PciNic, Pcie};
 
