@@ -45,8 +45,8 @@ pub trait App {
         Vec::new()
     }
 
-    /// What has gone for good, as the interface of a port, each in a sentence, and whether nothing is left to do then: that ends the run.
-    /// Asked for each second.
+    /// What has gone, as the interface of a port, for good or for now, each in a sentence, and whether nothing is left to do then: that ends
+    /// the run. Asked for each second.
     fn gone(&self) -> (Vec<String>, bool) {
         (Vec::new(), false)
     }
@@ -336,11 +336,12 @@ pub(crate) fn is_file(port: &dyn Port) -> bool {
     matches!(port.name(), PortName::Pcap { .. })
 }
 
-/// What [`App::gone`] says of the only port.
+/// What [`App::gone`] says of the only port, or why that does not get all that it is for.
 pub(crate) fn gone(port: &dyn Port) -> (Vec<String>, bool) {
-    let gone = has_gone(&port.counters()).map(|gone| gone.of(port.name()));
-    let is_gone = gone.is_some();
-    (gone.into_iter().collect(), is_gone)
+    match has_gone(&port.counters()) {
+        Some(gone) => (vec![gone.of(port.name())], true),
+        None => (port.outgrown().into_iter().map(|why| format!("{}: {why}", port.name())).collect(), false),
+    }
 }
 
 /// Reads a port's counters and closes it. What could not be undone goes to `warnings`. To `unmet` goes why it did not give
@@ -377,6 +378,8 @@ pub(crate) fn write_counters(f: &mut fmt::Formatter<'_>, ports: &[PortSummary]) 
 
 #[cfg(test)]
 mod tests {
+    use bywash_port::{Capabilities, QueuePair};
+
     use super::*;
     use crate::report::{Kind, Style};
 
@@ -423,6 +426,46 @@ mod tests {
             assert!(self.0[1] > Duration::from_millis(200), "{:?}", self.0);
             Done
         }
+    }
+
+    /// Its NIC forgets what it did for it, and later its interface goes.
+    struct Worn {
+        name: PortName,
+        capabilities: Capabilities,
+        gone: bool,
+    }
+
+    impl Port for Worn {
+        fn name(&self) -> &PortName {
+            &self.name
+        }
+        fn capabilities(&self) -> &Capabilities {
+            &self.capabilities
+        }
+        fn mac(&self) -> Option<[u8; 6]> {
+            None
+        }
+        fn queues(&mut self) -> Vec<QueuePair> {
+            Vec::new()
+        }
+        fn counters(&self) -> Vec<Counter> {
+            vec![Counter::count("taken", 7), Counter::state("interface_gone", self.gone)]
+        }
+        fn outgrown(&self) -> Option<String> {
+            Some("its rules are lost".into())
+        }
+        fn close(self: Box<Self>) -> Result<(), Vec<String>> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_port_that_does_not_get_all_is_told_of_and_ends_nothing() {
+        let name = "null:".parse().unwrap();
+        let mut port = Worn { name, capabilities: Capabilities::default(), gone: false };
+        assert_eq!(gone(&port), (vec!["null:: its rules are lost".into()], false));
+        port.gone = true;
+        assert_eq!(gone(&port), (vec!["the interface of null: is gone".into()], true));
     }
 
     #[test]

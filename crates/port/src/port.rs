@@ -188,8 +188,9 @@ pub trait Port: Send {
         Ok(None)
     }
 
-    /// What its interface has by now that it had not when rules were set, so that they do not decide about all that comes, or not as they
-    /// should; in one line, with what to do. Rules that are set after that follow as far as they can.
+    /// What its interface has by now that it had not when rules were set, or its NIC does no more, so that they do not decide about all
+    /// that comes, or not as they should, or the port does not get all that it is for; in one line, with what to do. Rules that are set after
+    /// that follow as far as they can.
     fn outgrown(&self) -> Option<String> {
         None
     }

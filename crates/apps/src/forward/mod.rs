@@ -140,9 +140,12 @@ impl App for Forward {
 
     /// A direction is of no use without one of its ports, but the others are.
     fn gone(&self) -> (Vec<String>, bool) {
-        let of = |(port, name)| session::gone(port).0.pop().map(|gone| (name, gone));
-        let ports = self.ports().zip(session::names(self.ports()));
-        let (names, sentences): (Vec<_>, Vec<_>) = ports.filter_map(of).unzip();
+        let (mut sentences, mut names) = (Vec::new(), Vec::new());
+        for (port, name) in self.ports().zip(session::names(self.ports())) {
+            let (of_port, is_gone) = session::gone(port);
+            sentences.extend(of_port);
+            names.extend(is_gone.then_some(name));
+        }
         let has_ended =
             |direction: &Direction| names.contains(&direction.from) || names.contains(&direction.to);
         let nothing_is_left = self.directions.iter().all(has_ended);

@@ -54,6 +54,7 @@ fn what_rules_drop_dies_in_the_nic() -> Result<(), GuestError> {
     )?;
     drops_and_reloads(&served, &mut guest)?;
     others_come_first(&mut guest)?;
+    a_place_is_taken(&mut guest)?;
     is_killed(&served, &mut guest)?;
     requires(&mut guest)?;
     gives_to_a_queue(&mut guest)?;
@@ -163,6 +164,33 @@ fn others_come_first(guest: &mut Guest) -> Result<(), GuestError> {
          ethtool -N left delete 1895; shown > /run/after; diff /run/before /run/after",
     )?;
     has(&after, &["Total 2 rules", "Filter: 1895", "Dest port: 97 mask: 0x0"]);
+    Ok(())
+}
+
+/// Somebody takes the place of a rule before it is there again, which the driver has forgotten: that one goes elsewhere, the others come
+/// back where they were, and his stays.
+fn a_place_is_taken(guest: &mut Guest) -> Result<(), GuestError> {
+    let during = run(
+        guest,
+        &format!(
+            "rm -f /run/audit; {}{FILTER} auto
+             kill -STOP $(pid); ip link set dev left down; sleep 0.2; ip link set dev left up; linked
+             ethtool -N left flow-type udp4 dst-port 97 action 0 loc 2045
+             kill -CONT $(pid); ruled left 2042; ethtool -n left",
+            write(&rules(53))
+        ),
+    )?;
+    has(
+        &during,
+        &["Total 4 rules", "Filter: 2045", "Filter: 2044", "Filter: 2043", "Dest port: 53 mask: 0x0"],
+    );
+    assert_eq!(during.matches("Action: Drop").count(), 3, "{during}");
+    let after = run(
+        guest,
+        "kill -INT $(pid); gone; cat /run/filter.err; ethtool -n left; ethtool -N left delete 2045
+         ethtool -N left flow-type udp4 dst-port 99 action 1 loc 7; shown > /run/after; diff /run/before /run/after",
+    )?;
+    has(&after, &["Total 1 rules", "Filter: 2045", "Dest port: 97 mask: 0x0"]);
     Ok(())
 }
 

@@ -10,13 +10,14 @@ use std::collections::{HashMap, HashSet};
 use bywash_filter::rules::InNic;
 use bywash_filter::{Hook, flows};
 use bywash_port::{Action, Rule, RulePlace, Rules};
-use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Flow, Rule as NtupleRule};
+use bywash_sys::ethtool::{Ethtool, Fate, Flow};
 use bywash_sys::interface::Interface;
 use bywash_sys::route::Route;
 use bywash_sys::state::{self, Undo};
 
 use super::Options;
-use super::steered::{NTUPLE, add_rule, as_rule};
+use super::ntuple::{self, Held, as_rule};
+use super::steered::NTUPLE;
 use crate::{Ntuple, RulesInNic};
 
 /// Most n-tuple rules of one port: each is a line of the state file, which is written for each.
@@ -81,20 +82,13 @@ impl Wish {
     }
 }
 
-/// An n-tuple rule of ours.
-struct Held {
-    rule: NtupleRule,
-    undo: Undo,
-}
-
-impl Held {
-    fn wanted(&self) -> Wanted {
-        (self.rule.flow.clone(), self.rule.fate)
-    }
-}
-
 /// Packets, and what becomes of them.
 type Wanted = (Flow, Fate);
+
+/// What a rule of ours is there for.
+fn wanted_of(held: &Held) -> Wanted {
+    (held.rule.flow.clone(), held.rule.fate)
+}
 
 /// What the NIC held, and what was told of that.
 pub(super) struct Before {
@@ -158,7 +152,7 @@ impl RulesHeld {
         rules: &Rules,
         demand: Demand,
     ) -> Result<Before, String> {
-        let held = self.held.iter().map(Held::wanted).collect();
+        let held = self.held.iter().map(wanted_of).collect();
         let (places, missing) = (std::mem::take(&mut self.places), self.missing.take());
         let before = Before { held, places, missing };
         let nothing = InNic::default();
@@ -216,17 +210,8 @@ impl RulesHeld {
     }
 
     /// Adds again what the driver of the interface, which is called `name` now, has lost when it restarted.
-    pub(super) fn confirm(&self, name: &str) -> Result<(), EthtoolError> {
-        if self.held.is_empty() {
-            return Ok(());
-        }
-        let ethtool = Ethtool::open()?;
-        for Held { rule, .. } in &self.held {
-            if ethtool.find_rule(name, rule)?.is_none() {
-                ethtool.add_rule(name, rule)?;
-            }
-        }
-        Ok(())
+    pub(super) fn confirm(&mut self, name: &str) -> Result<(), String> {
+        ntuple::renew(name, &mut self.held)
     }
 
     /// Takes all out.
@@ -286,13 +271,8 @@ impl RulesHeld {
         let fate = fate(rule);
         let phrase = |flow: &flows::Flow| {
             let wanted = (as_rule(flow), fate);
-            let held = self.held.iter().find(|held| held.wanted() == wanted)?;
-            let place = held.rule.location.map_or_else(String::new, |place| format!(" {place}"));
-            let to = match fate {
-                Fate::Queue(queue) => format!(", to queue {queue}"),
-                Fate::Drop => String::new(),
-            };
-            Some(format!("'{flow}' is n-tuple rule{place} of {name}{to}"))
+            let held = self.held.iter().find(|held| wanted_of(held) == wanted)?;
+            Some(held.told(flow, name))
         };
         wanted.flows.iter().filter_map(phrase).collect()
     }
@@ -306,7 +286,7 @@ impl RulesHeld {
         self.remove_but(&wanted)?;
         let mut missing: HashSet<&Wanted> = wanted;
         for held in &self.held {
-            missing.remove(&held.wanted());
+            missing.remove(&wanted_of(held));
         }
         let mut refused = HashMap::new();
         if missing.is_empty() {
@@ -326,10 +306,10 @@ impl RulesHeld {
             }
             let added = table.as_mut().map_err(|why| why.clone()).and_then(|table| match self.held.len() {
                 MOST.. => Err(format!("{MOST} n-tuple rules are the most that are made")),
-                _ => add_rule(&self.interface, table, flow, *fate),
+                _ => Held::add(&self.interface, table, flow, *fate),
             });
             match added {
-                Ok((rule, undo)) => self.held.push(Held { rule, undo }),
+                Ok(held) => self.held.push(held),
                 Err(why) => {
                     refused.insert(wanted.clone(), why);
                 }
@@ -340,13 +320,13 @@ impl RulesHeld {
 
     /// Removes all rules but those for some flows, the last one first. One that can't be removed stays ours.
     fn remove_but(&mut self, wanted: &HashSet<&Wanted>) -> Result<(), String> {
-        if self.held.iter().all(|held| wanted.contains(&held.wanted())) {
+        if self.held.iter().all(|held| wanted.contains(&wanted_of(held))) {
             return Ok(());
         }
         let ethtool = Ethtool::open().map_err(|error| error.to_string())?;
         for at in (0..self.held.len()).rev() {
             let rule = &self.held[at].rule;
-            if wanted.contains(&self.held[at].wanted()) {
+            if wanted.contains(&wanted_of(&self.held[at])) {
                 continue;
             }
             let place = ethtool.find_rule(&self.interface, rule);
@@ -354,7 +334,7 @@ impl RulesHeld {
                 place.and_then(|place| place.map_or(Ok(()), |at| ethtool.remove_rule(&self.interface, at)));
             gone.map_err(|error| error.to_string())?;
             // Nothing is left to be undone but the record of it.
-            self.held.remove(at).undo.undo().map_err(|error| error.to_string())?;
+            self.held.remove(at).into_undo().undo().map_err(|error| error.to_string())?;
         }
         Ok(())
     }

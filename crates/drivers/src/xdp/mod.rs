@@ -25,6 +25,7 @@ mod live;
 mod load;
 mod look;
 mod moving;
+mod ntuple;
 mod open;
 mod others;
 mod own;
@@ -397,9 +398,12 @@ impl Port for XdpPort {
     }
 
     fn outgrown(&self) -> Option<String> {
-        let ruled = self.ruled.as_ref()?;
-        let mtu = ruled.answered_mtu().and_then(|mtu| self.watch.other_mtu(mtu));
-        self.watch.more_queues().into_iter().chain(mtu).reduce(|first, second| format!("{first}; {second}"))
+        let of_rules = self.ruled.as_ref().map(|ruled| {
+            let mtu = ruled.answered_mtu().and_then(|mtu| self.watch.other_mtu(mtu));
+            self.watch.more_queues().into_iter().chain(mtu)
+        });
+        let all = of_rules.into_iter().flatten().chain(self.watch.lost_steering());
+        all.reduce(|first, second| format!("{first}; {second}"))
     }
 
     fn block(&mut self, rule: &str, source: IpAddr, on: bool) -> Result<(), String> {

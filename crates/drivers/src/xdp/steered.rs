@@ -13,12 +13,13 @@
 use bywash_filter::flows::{Beside, Flow, Flows};
 use bywash_filter::{Expression, Hook};
 use bywash_port::RulePlace;
-use bywash_sys::ethtool::{self, Ethtool, EthtoolError, Fate, Rule, Table};
+use bywash_sys::ethtool::{Ethtool, EthtoolError, Fate, Table};
 use bywash_sys::interface::Interface;
 use bywash_sys::state::{self, Kept, StateError, Undo, Undone};
 
 use super::Options;
 use super::in_nic::RulesHeld;
+use super::ntuple::{self, Held, as_rule, free_place};
 use super::tags::{self, TAGS};
 use crate::Ntuple;
 
@@ -29,9 +30,6 @@ pub(super) const NTUPLE: &str = "rx-ntuple-filter";
 /// lro, rx-gro-hw, rxvlan and rx-vlan-stag-hw-parse.
 const OFF: [&str; 4] = ["rx-lro", "rx-gro-hw", TAGS[0], TAGS[1]];
 
-/// So often a place is looked for which nobody takes first.
-const LOOKS: usize = 8;
-
 /// So many rules are told one by one.
 const TOLD: usize = 16;
 
@@ -41,7 +39,8 @@ pub(super) struct Steered {
     undos: Vec<Undo>,
     /// Empty when it is not ours.
     table: Vec<u32>,
-    rules: Vec<Rule>,
+    /// Go before all that was done before them.
+    rules: Vec<Held>,
     /// Where each part of the expression, and each rule by which the port steers, is: a line for each.
     told: Vec<String>,
     /// What it drops for the port's rules.
@@ -102,7 +101,7 @@ impl Wanted<'_> {
             Ok(left) => Err(format!("{} (--ntuple require)", left.join("; "))),
             Err(why) if require => Err(format!("'{only}' is not in the NIC: {why} (--ntuple require)")),
             Err(why) => {
-                steered.undo_from(0)?;
+                steered.undo_all()?;
                 steered.table.clear();
                 let queues = said(&self.queues);
                 let told = format!(
@@ -208,12 +207,10 @@ impl Wanted<'_> {
         let name = &self.interface.name;
         let (mut left, mut taken) = (Vec::new(), Vec::new());
         for (flow, queue) in flows.iter().zip(self.queues.iter().cycle()) {
-            match add_rule(name, &mut table, &as_rule(flow), Fate::Queue(*queue)) {
-                Ok((rule, undo)) => {
-                    steered.undos.push(undo);
-                    let place = rule.location.map_or_else(String::new, |place| format!(" {place}"));
-                    taken.push(format!("'{flow}' is n-tuple rule{place} of {name}, to queue {queue}"));
-                    steered.rules.push(rule);
+            match Held::add(name, &mut table, &as_rule(flow), Fate::Queue(*queue)) {
+                Ok(held) => {
+                    taken.push(held.told(flow, name));
+                    steered.rules.push(held);
                 }
                 Err(why) => left.push((flow, why)),
             }
@@ -289,30 +286,31 @@ impl Steered {
 
     /// Sets again what the driver of the interface, which is called `name` now, has lost when it restarted. Returns what of others' can't
     /// be.
-    pub(super) fn confirm(&self, name: &str) -> Result<Option<String>, String> {
+    pub(super) fn confirm(&mut self, name: &str) -> Result<Option<String>, String> {
         // Others' rules first: where drivers choose places, an earlier one may count for more.
         let lost = self.kept.as_ref().and_then(|kept| kept.put_back(self.table.is_empty()).err());
-        self.renew(name).map_err(|error| error.to_string())?;
+        self.renew(name)?;
         Ok(lost.map(|error| error.to_string()))
     }
 
-    /// The same with what is ours alone.
-    pub(super) fn renew(&self, name: &str) -> Result<(), EthtoolError> {
+    /// The same with what is ours alone: all of it that can be.
+    pub(super) fn renew(&mut self, name: &str) -> Result<(), String> {
         if self.is_over {
             return Ok(());
         }
-        self.in_nic.confirm(name)?;
+        let in_nic = self.in_nic.confirm(name);
         if self.table.is_empty() {
-            return Ok(());
+            return in_nic;
         }
+        let table = self.renew_table(name);
+        let table = table.map_err(|error| format!("the RSS table of {name} can't be set again: {error}"));
+        in_nic.and(table).and(ntuple::renew(name, &mut self.rules))
+    }
+
+    fn renew_table(&self, name: &str) -> Result<(), EthtoolError> {
         let ethtool = Ethtool::open()?;
         if ethtool.rss(name)?.table != self.table {
             ethtool.set_rss_table(name, Some(&self.table))?;
-        }
-        for rule in &self.rules {
-            if ethtool.find_rule(name, rule)?.is_none() {
-                ethtool.add_rule(name, rule)?;
-            }
         }
         Ok(())
     }
@@ -320,11 +318,9 @@ impl Steered {
     /// Removes our rules, and notes others': before the program is detached, since some drivers forget all rules then.
     pub(super) fn before_detaching(&mut self) -> Result<(), String> {
         self.is_over = true;
-        let others = self.undos.len().saturating_sub(self.rules.len());
-        self.rules.clear();
         self.in_nic.take_out()?;
         // What can't be removed is not to be taken for somebody else's.
-        self.undo_from(others)?;
+        undo_each(self.rules.drain(..).map(Held::into_undo))?;
         let with_table = self.table.is_empty();
         self.kept.as_mut().map_or(Ok(()), |kept| kept.note(with_table)).map_err(|error| error.to_string())
     }
@@ -333,17 +329,21 @@ impl Steered {
     pub(super) fn put_back(&mut self) -> Result<(), String> {
         self.is_over = true;
         let in_nic = self.in_nic.put_back();
-        let undone = self.undo_from(0);
+        let undone = self.undo_all();
         let kept = self.kept.take().map_or_else(|| Ok(()), |kept| done(kept.end()));
         let left: Vec<String> = [in_nic, undone, kept].into_iter().filter_map(Result::err).collect();
         if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
     }
 
-    fn undo_from(&mut self, first: usize) -> Result<(), String> {
-        let undone = self.undos.drain(first..).rev().map(|undo| done(undo.undo()));
-        let left: Vec<String> = undone.filter_map(Result::err).collect();
-        if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
+    fn undo_all(&mut self) -> Result<(), String> {
+        undo_each(self.undos.drain(..).chain(self.rules.drain(..).map(Held::into_undo)))
     }
+}
+
+/// The last one first.
+fn undo_each(undos: impl DoubleEndedIterator<Item = Undo>) -> Result<(), String> {
+    let left: Vec<String> = undos.rev().filter_map(|undo| done(undo.undo()).err()).collect();
+    if left.is_empty() { Ok(()) } else { Err(left.join("; ")) }
 }
 
 /// Whether it is as it was before.
@@ -360,48 +360,6 @@ impl Drop for Steered {
         // What can't be undone stays in the state file, for `bywash cleanup`.
         self.put_back().ok();
     }
-}
-
-/// Where the next rule may go; `None` where the driver chooses.
-pub(super) fn free_place(interface: &str, table: &Table) -> Result<Option<u32>, String> {
-    match table.last_free() {
-        _ if table.chooses => Ok(None),
-        Some(place) => Ok(Some(place)),
-        None => Err(format!(
-            "all {} n-tuple rules of {interface} are in use: `ethtool -n {interface}` shows them, `ethtool -N {interface} delete N` makes room",
-            table.size
-        )),
-    }
-}
-
-/// Adds a rule where there is room by a table that was read before, which has it then. It is read anew when somebody has added one in
-/// that place since.
-pub(super) fn add_rule(
-    interface: &str,
-    table: &mut Table,
-    flow: &ethtool::Flow,
-    fate: Fate,
-) -> Result<(Rule, Undo), String> {
-    for _ in 0..LOOKS {
-        let rule = Rule { flow: flow.clone(), fate, location: free_place(interface, table)? };
-        match state::add_rule(interface, &rule) {
-            Ok(undo) => {
-                table.used.extend(rule.location);
-                return Ok((rule, undo));
-            }
-            Err(StateError::Ethtool(EthtoolError::Taken { .. })) => {
-                let again = Ethtool::open().and_then(|ethtool| ethtool.rule_table(interface));
-                *table = again.map_err(|error| error.to_string())?;
-            }
-            Err(error) => return Err(error.to_string()),
-        }
-    }
-    Err(format!("others take the free places of {interface} first"))
-}
-
-pub(super) fn as_rule(flow: &Flow) -> ethtool::Flow {
-    let Flow { ipv6, protocol, value, mask } = flow.clone();
-    ethtool::Flow { ipv6, protocol, value, mask }
 }
 
 /// `queue 4`, `queues 0, 1`.
@@ -426,15 +384,6 @@ fn without(table: &[u32], ours: &[u32]) -> Option<Vec<u32>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_full_table_says_so() {
-        let table = |used, chooses| Table { size: 2, used, chooses };
-        assert_eq!(free_place("eth1", &table(vec![1], false)), Ok(Some(0)));
-        assert_eq!(free_place("eth1", &table(vec![0, 1], true)), Ok(None));
-        let full = free_place("eth1", &table(vec![0, 1], false)).unwrap_err();
-        assert!(full.starts_with("all 2 n-tuple rules of eth1 are in use: `ethtool -n eth1`"), "{full}");
-    }
 
     #[test]
     fn a_table_without_our_queues_has_the_others_in_their_places() {

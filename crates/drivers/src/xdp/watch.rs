@@ -29,6 +29,8 @@ pub(super) struct Watch {
     apart: AtomicBool,
     /// What the last look has found to be lost, in the order of [`COUNTERS`].
     lost: [AtomicBool; COUNTERS.len()],
+    /// Why the NIC does not do for the port what it did, when two looks have found it so. Once may be while its driver begins.
+    steering: Mutex<Option<String>>,
 }
 
 const COUNTERS: [&str; 4] = ["interface_gone", "way_back_gone", "program_gone", "steering_lost"];
@@ -54,6 +56,7 @@ impl Watch {
             carrier_changes: AtomicU32::default(),
             apart: AtomicBool::default(),
             lost: Default::default(),
+            steering: Mutex::default(),
         })
     }
 
@@ -72,26 +75,34 @@ impl Watch {
             .back
             .is_some_and(|back| route.link_at(back).is_ok_and(|link| !link.is_some_and(|link| link.up)));
         drop(route);
-        let steering = here.ok().flatten().is_some_and(|link| !self.renew(&link));
-        for (lost, now) in self.lost.iter().zip([interface, back, program, steering]) {
+        let steering = here.ok().flatten().and_then(|link| self.renew(&link).err());
+        let [.., lost] = &self.lost;
+        let was_lost = lost.load(Ordering::Relaxed);
+        for (lost, now) in self.lost.iter().zip([interface, back, program, steering.is_some()]) {
             lost.store(now, Ordering::Relaxed);
         }
+        let lasts =
+            steering.filter(|_| was_lost).map(|why| format!("{why}; it is tried again until it works"));
+        *self.steering.lock().unwrap_or_else(PoisonError::into_inner) = lasts;
     }
 
-    /// Some drivers (Linux's ixgbe) forget n-tuple rules when their interface goes down. False when not all of them could be added
+    /// Some drivers (Linux's ixgbe) forget n-tuple rules when their interface goes down. Returns why not all of them could be added
     /// again: then that is tried at the next look.
-    fn renew(&self, link: &route::Link) -> bool {
-        let Some(steered) = self.steered.upgrade() else { return true };
+    fn renew(&self, link: &route::Link) -> Result<(), String> {
+        let Some(steered) = self.steered.upgrade() else { return Ok(()) };
         // Who goes down loses the carrier, if there was one. Else somebody else has removed a rule that is missing, and wants that so.
         if !link.up || self.carrier_changes.load(Ordering::Relaxed) == link.carrier_changes {
-            return true;
+            return Ok(());
         }
         // By the name that it has now: another one may have that of the start.
-        let done = steered.lock().unwrap_or_else(PoisonError::into_inner).renew(&link.name).is_ok();
-        if done {
-            self.carrier_changes.store(link.carrier_changes, Ordering::Relaxed);
-        }
-        done
+        steered.lock().unwrap_or_else(PoisonError::into_inner).renew(&link.name)?;
+        self.carrier_changes.store(link.carrier_changes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Why the NIC does not do for the port what it did.
+    pub(super) fn lost_steering(&self) -> Option<String> {
+        self.steering.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// From now on somebody looks apart from those who ask for the counters.
