@@ -194,8 +194,10 @@ fn many_go_together_and_few_one_by_one_in_order() {
     let filter = Filter::start(&bed, "");
     let receive =
         Filter::tool(&bed.lab.hosts[1], "receive packet:left --ring 32768 --huge-pages off --memory 32M");
-    // Groups that are worked on together, and between them packets that come alone.
-    for words in ["--rate 64k --burst 64 --count 128k", "--rate 20k --count 10k", "--count 100k"] {
+    // What it is behind with, and between that packets that come alone, and groups that it is done with soon.
+    for words in
+        ["--count 100k", "--rate 20k --count 10k", "--rate 64k --burst 64 --count 10k", "--count 100k"]
+    {
         bed.flood(&format!("--src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 {words}"));
     }
     let by_tap = by_tap(&bed);
@@ -224,10 +226,10 @@ fn what_the_kernel_deals_out_by_rps_keeps_its_order_whichever_way_it_goes() {
     assert!(status.success());
     let filter = Filter::start(&bed, "");
     let receive = Filter::tool(host, "receive packet:left --ring 32768 --huge-pages off --memory 32M");
-    // Groups that are worked on together, and what comes alone, in turn.
+    // What it is behind with, and what comes alone, in turn.
     let words = "--src 10.0.0.1 --sport 10000-10999 --dport 7 --flows 1000 --cores 0,1";
     for _ in 0..20 {
-        for rate in ["--rate 64k --burst 64 --count 4k", "--rate 20k --count 1k"] {
+        for rate in ["--count 8k", "--rate 20k --count 1k"] {
             bed.flood(&format!("{words} {rate}"));
         }
     }
@@ -244,8 +246,8 @@ fn what_the_kernel_deals_out_by_rps_keeps_its_order_whichever_way_it_goes() {
 #[test]
 fn what_goes_together_has_the_bytes_that_it_came_with() {
     /// Datagrams in a row.
-    const BURST: u32 = 500;
-    const BURSTS: u32 = 40;
+    const BURST: u32 = 1500;
+    const BURSTS: u32 = 15;
     let Some(_guard) = bywash_lab::lock() else { return };
     let bed = Bed::new(1);
     let pair = &bed.lab.pairs[0];

@@ -24,8 +24,12 @@ use zerocopy::IntoBytes;
 
 use crate::virtio::ETHERNET;
 
-/// As many packets at once begin to go together. Less than a batch, which a queue that is behind always has.
+/// With so many packets at once a queue is behind. Less than a batch, which one that is behind always has.
 const ENOUGH: usize = 32;
+
+/// After so many packets while it is behind they begin to go together. A burst that is over by then goes by the TAP, by which it takes a
+/// sixth of the room in sockets' buffers: here each counts as the page that it lies in.
+const BEHIND: usize = 256;
 
 /// As long as there are so many they go on doing so: what a call costs is less than what they save.
 const STILL_ENOUGH: usize = 12;
@@ -90,6 +94,7 @@ impl Live {
             region: LiveFrames::region(place),
             made,
             context,
+            behind: 0,
             together: false,
             not_before: 0,
             counters: QueueCounters::default(),
@@ -106,6 +111,8 @@ pub(super) struct LiveTx {
     /// What the kernel makes packets with.
     made: [u8; LiveFrames::MADE],
     context: [u32; 6],
+    /// Packets since the queue is behind.
+    behind: usize,
     /// The last ones went together.
     together: bool,
     /// The kernel has refused, and is not asked again before.
@@ -115,8 +122,20 @@ pub(super) struct LiveTx {
 }
 
 impl LiveTx {
+    /// Notes that so many packets wait.
+    fn note(&mut self, waiting: usize) {
+        if waiting >= ENOUGH {
+            self.behind = self.behind.saturating_add(waiting);
+        } else if !self.together || waiting < STILL_ENOUGH {
+            (self.behind, self.together) = (0, false);
+        }
+    }
+
     /// How many of the first packets go together now.
     fn going_together(&mut self, batch: &Batch) -> usize {
+        if self.behind < BEHIND {
+            return 0;
+        }
         let enough = if self.together { STILL_ENOUGH } else { ENOUGH };
         // Mostly all that there are.
         let fit = batch.iter().take(LiveFrames::MOST).take_while(|packet| fits(packet)).count();
@@ -172,6 +191,7 @@ fn fits(packet: &Packet) -> bool {
 
 impl TxQueue for LiveTx {
     fn tx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        self.note(batch.len());
         let mut done = 0;
         while !batch.is_empty() {
             let count = self.going_together(batch);
