@@ -106,8 +106,8 @@ fn who_does_not_read_what_comes_stops_the_server_alone() {
                 let pinged = run(&near, "ping", "-c 3 -i 0.1 -w 10 10.9.0.2");
                 assert!(pinged.is_none_or(|text| text.contains("3 received")));
             }
-            // Read again, it all comes.
-            let mut got = vec![0; sent.len() / 2];
+            // Read again, it comes. A quarter: buffers on the way may hold as much as a half.
+            let mut got = vec![0; sent.len() / 4];
             child.stdout.as_mut().unwrap().read_exact(&mut got).unwrap();
             assert!(got == sent[..got.len()]);
             let took = interrupted(&mut child);
