@@ -144,8 +144,10 @@ fn network(frame: &[u8], vlan: bool) -> Option<(EtherType, &[u8])> {
 /// header without options.
 #[inline]
 fn is_there(kind: EtherType, packet: &[u8], certain: Certain) -> bool {
+    if certain == Certain::Nothing {
+        return false;
+    }
     let protocol = match kind {
-        _ if certain == Certain::Nothing => return false,
         EtherType::IPV4 => match Ipv4Header::ref_from_prefix(packet) {
             Ok((header, _)) if header.header_length() == size_of::<Ipv4Header>() && !header.is_fragment() => {
                 header.protocol

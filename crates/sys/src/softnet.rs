@@ -13,7 +13,7 @@ pub fn backlog(cpu: usize) -> io::Result<u32> {
 }
 
 /// A line for each CPU that is online, of hexadecimal numbers: the twelfth is the backlog (`softnet_backlog_len`), the thirteenth
-/// the CPU. Both are there since Linux 5.10.
+/// the CPU. Older kernels have neither.
 fn find(text: &str, cpu: usize) -> Option<u32> {
     let mut found = text.lines().filter_map(|line| {
         let mut numbers = line.split_ascii_whitespace().skip(11);

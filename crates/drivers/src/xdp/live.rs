@@ -2,7 +2,7 @@
 //!
 //! BPF_PROG_TEST_RUN's live frames are packets that nobody received, made by an XDP program ([`LiveFrames`]) as if they had come
 //! in by the interface. What it leaves to the kernel goes through its stack together, as what a driver has polled
-//! does, at less than half of the price of one that a TAP takes. A call has a price too, some 15 µs, so few packets go by the TAP.
+//! does, at less than half of the price of one that a TAP takes. A call has a price too, so few packets go by the TAP.
 //!
 //! Both ways are over when the call returns, so that what comes later by either is later for the kernel. One exception: a TAP's
 //! packets pass the CPU's backlog, and may wait there when the CPU has too much to receive. Only when nothing waits there does what

@@ -96,7 +96,7 @@ impl Nic {
     }
 
     /// The function is reset: its vectors and its mailbox, and its queues stop. What else those were set to stays, the places in rings
-    /// too: the worst that the next driver can meet (82599 Specification Update: what VFLR does not reset). The link stays as it is.
+    /// too: the worst that the next driver can meet. The link stays as it is.
     fn reset_virtual_function(&mut self) {
         for queue in 0..vf::VFRDT.count() {
             let [receives, sends] =

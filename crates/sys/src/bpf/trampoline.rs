@@ -18,7 +18,7 @@ pub struct InTrampoline {
 }
 
 impl InTrampoline {
-    /// Puts a program there. One that finds it full (48 programs) is not entered, and waits for nobody either.
+    /// Puts a program there. One that finds it full is not entered, and waits for nobody either.
     ///
     /// # Errors
     /// What the kernel says: without CAP_SYS_ADMIN no namespace can be made.

@@ -44,8 +44,8 @@ fn conflicts(root: &Path, interface: &str, workers: &[usize]) -> Vec<String> {
     found
 }
 
-/// A core for each of so many workers that serve the interface with this index from its queue `queue` on, of those that the calling thread may
-/// use; empty where the kernel does not tell which these are.
+/// A core for each of so many workers that serve the interface with this index from its queue `queue` on, of those that the
+/// calling thread may use; empty where the kernel does not tell which these are.
 ///
 /// No two have the same one as long as there are enough; then they share them, in turn. Cores that take none of the interface's
 /// interrupts come first, among those the ones on its NUMA node, else in the order of their numbers, round from a place that the
