@@ -24,6 +24,7 @@
 mod arena;
 mod batch;
 mod checksum;
+mod copy;
 mod ledger;
 mod offload;
 mod packet;
@@ -35,6 +36,7 @@ mod segment;
 pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE, Stride};
 pub use batch::{BATCH, Batch, Place};
 pub use checksum::NoPlace;
+pub use copy::copy;
 pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use packet::{MAX_FRAMES, Packet};

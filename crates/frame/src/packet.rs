@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, NoRoom, Offload, Pool, Segment};
+use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, NoRoom, Offload, Pool, Segment, copy};
 
 /// Frames a packet can have: enough for 64 KiB in frames of 2 KiB, and headers of its own in front.
 pub const MAX_FRAMES: usize = 34;
@@ -115,7 +115,7 @@ impl Packet {
         let mut done = 0;
         for segment in self.segments() {
             let n = segment.bytes().len().min(to.len() - done);
-            to[done..done + n].copy_from_slice(&segment.bytes()[..n]);
+            copy(&segment.bytes()[..n], &mut to[done..]);
             done += n;
         }
         done
@@ -180,7 +180,7 @@ impl Packet {
         self.extend_from_slice(now)?;
         for bytes in later.chunks(FRAME_DATA) {
             let mut frame = pool.take().ok_or(NoRoom)?;
-            frame.bytes_mut()[HEADROOM..][..bytes.len()].copy_from_slice(bytes);
+            copy(bytes, &mut frame.bytes_mut()[HEADROOM..]);
             let chain = self.rest.get_or_insert_with(|| pool.take_chain());
             if chain.segments.is_full() {
                 pool.give(frame);

@@ -7,7 +7,7 @@
     reason = "a segment's bytes are cut out of its frame without a check: 5 instructions less for a forwarded packet"
 )]
 
-use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM};
+use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, copy};
 
 /// The packet would not fit: its frame, its headroom, or its [`MAX_FRAMES`](crate::MAX_FRAMES) are full. Nothing was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +93,7 @@ impl Segment {
         let end = self.range().end;
         let added = u32::try_from(bytes.len()).map_err(|_| NoRoom)?;
         let room = self.frame.bytes_mut()[end..].get_mut(..bytes.len());
-        room.ok_or(NoRoom)?.copy_from_slice(bytes);
+        copy(bytes, room.ok_or(NoRoom)?);
         self.len += added;
         Ok(())
     }

@@ -482,7 +482,7 @@ fn copy(send: &SendBuffer, from: usize, to: &mut [u8], mut sum: Sum, offload: bo
     for slice in send.slices(from, to.len()) {
         let place = &mut to[at..at + slice.len()];
         if offload {
-            place.copy_from_slice(slice);
+            bywash_frame::copy(slice, place);
         } else {
             sum = sum.copied(slice, place);
         }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::mem::offset_of;
 
 use arrayvec::ArrayVec;
-use bywash_frame::{FRAME_SIZE, Packet, Pool};
+use bywash_frame::{FRAME_SIZE, Packet, Pool, copy};
 
 use super::seq::Seq;
 use crate::packet::slices;
@@ -354,8 +354,8 @@ impl ReceiveBuffer {
             let n = first.len.min(to.len() - done);
             let place = &mut to[done..done + n];
             match first.packet.head().get(first.start..first.start + n) {
-                Some(bytes) => place.copy_from_slice(bytes),
-                None => copy(slices(&first.packet, first.start..first.start + n), place),
+                Some(bytes) => copy(bytes, place),
+                None => copy_all(slices(&first.packet, first.start..first.start + n), place),
             }
             done += n;
             if n < first.len {
@@ -407,10 +407,10 @@ pub(super) fn length(n: usize) -> u32 {
 }
 
 /// Copies slices one after the other.
-fn copy<'a>(slices: impl Iterator<Item = &'a [u8]>, mut to: &mut [u8]) {
+fn copy_all<'a>(slices: impl Iterator<Item = &'a [u8]>, mut to: &mut [u8]) {
     for slice in slices {
         let Some((place, rest)) = to.split_at_mut_checked(slice.len()) else { return };
-        place.copy_from_slice(slice);
+        copy(slice, place);
         to = rest;
     }
 }

@@ -1,13 +1,9 @@
 //! Bytes that wait to be sent or acknowledged, in frames: what is sent once more is found by division.
 
-use bywash_frame::{FRAME_SIZE, Frame, Pool};
+use bywash_frame::{FRAME_SIZE, Frame, Pool, copy};
 
 use crate::queue::Queue;
 use crate::stack::Share;
-
-/// Bytes that are copied at once. From about two thousand on the C library has the processor copy by one instruction (`rep movsb`),
-/// which on a Zen 3 is slower than vectors.
-const COPIED: usize = 1024;
 
 /// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
 #[derive(Debug, Default)]
@@ -146,18 +142,6 @@ impl SendBuffer {
         }
         (self.front, self.len) = (0, 0);
     }
-}
-
-/// Copies bytes to a place that is as long, or longer.
-#[inline]
-fn copy(mut from: &[u8], mut to: &mut [u8]) {
-    while from.len() > COPIED {
-        let (part, place);
-        (part, from) = from.split_at(COPIED);
-        (place, to) = to.split_at_mut(COPIED);
-        place.copy_from_slice(part);
-    }
-    to[..from.len()].copy_from_slice(from);
 }
 
 #[cfg(test)]
