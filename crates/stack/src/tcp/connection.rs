@@ -131,8 +131,9 @@ impl Timeouts {
 
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
 ///
-/// Most of what a segment costs are cache lines that others have pushed out. So what each segment needs lies together, see
-/// [`HOT`]; what only some need lies before, between and behind.
+/// Most of what a segment costs are cache lines that others have pushed out. So its state, by which a segment is judged, fills two
+/// of them, see [`STATE`]; what else each segment needs lies behind it, see [`HOT`]; and what only some need lies before, between
+/// and behind that.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Connection {
@@ -146,7 +147,7 @@ pub(super) struct Connection {
     pub(super) irs: Seq,
     pub(super) flow: Flow,
 
-    // With the flow's ports begins what each segment needs.
+    // With the flow's ports begins the state, and with it what each segment needs.
     pub(super) id: ConnectionId,
     pub(super) state: State,
     /// The program has let go of it.
@@ -227,7 +228,7 @@ pub(super) struct Connection {
     /// Where the round trip ends whose rate is measured.
     pub(super) rate_end: Seq,
 
-    // Times.
+    // The state ends here. Times.
     pub(super) send_at: Timestamp,
     /// When the retransmission timer goes off, if a probe comes before it.
     pub(super) timeout_at: Timestamp,
@@ -314,10 +315,14 @@ pub(super) struct Connection {
     pub(super) soft_error: Option<(Unreachable, Timestamp)>,
 }
 
+/// Where in a connection its state lies: who it is of, RFC 9293's state and variables (3.3.1), what was agreed on, and what is to be
+/// done. Behind it are clocks, measurements, buffers, and the way to the peer.
+pub(super) const STATE: Range<usize> =
+    line_of(offset_of!(Connection, flow) + offset_of!(Flow, local_port))..offset_of!(Connection, send_at);
+
 /// Where in a connection that is what each segment needs, from the beginning of a cache line each.
 pub(super) const HOT: [Range<usize>; 2] = [
-    line_of(offset_of!(Connection, flow) + offset_of!(Flow, local_port))
-        ..offset_of!(Connection, receive) + ReceiveBuffer::HOT,
+    STATE.start..offset_of!(Connection, receive) + ReceiveBuffer::HOT,
     line_of(offset_of!(Connection, board) + Scoreboard::HOT)
         ..offset_of!(Connection, limits) + offset_of!(Limits, user_timeout),
 ];

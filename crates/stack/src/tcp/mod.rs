@@ -630,6 +630,7 @@ mod tests {
     fn entries_are_small() {
         let sizes = [size_of::<Connection>(), size_of::<HalfOpen>(), size_of::<TimeWait>()];
         assert_eq!(sizes, [1408, 88, 96], "the numbers in the first lines of lib.rs");
+        assert_eq!(connection::STATE, 64..192, "two cache lines");
         assert_eq!(connection::HOT, [64..576, 768..1024], "what each segment needs, in lib.rs, too");
     }
 }
