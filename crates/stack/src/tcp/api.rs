@@ -218,7 +218,7 @@ impl Connection {
     /// RFC 9293, 3.10.5: a reset, unless the peer knows nothing of us or all is said.
     fn abort(&mut self, cx: &mut Context<'_>) {
         if self.state.is_synchronized() && !self.has_said_all() {
-            self.send_reset(self.nxt, cx);
+            self.send_reset(self.bare_seq(), cx);
         }
         self.terminate(CloseReason::Reset, cx);
     }

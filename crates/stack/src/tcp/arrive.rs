@@ -98,7 +98,7 @@ impl Connection {
                 if may_challenge(&mut self.challenged, cx) {
                     self.send_range(self.iss, 1, cx);
                     self.board.resent(self.iss, self.iss + 1, cx.now);
-                    self.count_copy(0, cx);
+                    self.count_copy((self.iss, self.iss + 1), cx);
                 }
                 return Done;
             }
@@ -426,7 +426,7 @@ impl Connection {
     #[cold]
     fn report_duplicate(&mut self, from: Seq, to: Seq, cx: &mut Context<'_>) {
         if self.sack && self.duplicate().is_some() {
-            self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+            self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx);
             self.ack_now = true;
         }
         self.set_duplicate(Some((from, to)));

@@ -388,6 +388,16 @@ impl Connection {
         if edge.after(self.nxt) { edge - self.nxt } else { 0 }
     }
 
+    /// The number of a segment without payload: SND.NXT, or the end of what the peer takes where it has taken back a window that was
+    /// used. Beyond that it would not look at what it is told (RFC 9293, 3.10.7.4). A window is told in units, rounded down, so that
+    /// less than one of them is no sign.
+    #[inline]
+    pub(super) fn bare_seq(&self) -> Seq {
+        let end = self.una + self.wnd;
+        let beyond = if self.nxt.after(end) { self.nxt - end } else { 0 };
+        if beyond >> self.wnd_scale == 0 || self.una == self.iss { self.nxt } else { end }
+    }
+
     /// Our clock, for the peer to echo: milliseconds, from a point nobody knows (RFC 7323, 5.4 and 7.1).
     #[inline]
     pub(super) fn clock(&self, now: Timestamp) -> u32 {

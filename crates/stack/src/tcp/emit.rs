@@ -232,7 +232,8 @@ impl Connection {
             cx.counters.tcp_sent += u64::from(more);
         }
         // Nothing is left to do but what the port does: a port that cuts sums what it cuts, whether or not it sums others.
-        match way.place(cx.out) {
+        // One whose length was chosen for another port than the one that its way leads to by now may have to be cut for it.
+        match way.place(cx.out).filter(|_| !cut || way.offloads.segmentation) {
             Some(place) => place.put(packet),
             None => way.send(packet, self.flow.remote, cx.out, cx.pool),
         }

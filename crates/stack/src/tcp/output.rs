@@ -29,7 +29,7 @@ impl Connection {
         }
         let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
         if self.ack_now && self.state.is_synchronized() {
-            more |= !self.emit(self.nxt, 0, TcpFlags::ACK, cx);
+            more |= !self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
         if self.nxt != before {
@@ -68,7 +68,7 @@ impl Connection {
         }
         self.early_acks = self.early_acks.saturating_add(due);
         for _ in 0..due.max(1) {
-            if !self.emit(self.nxt, 0, TcpFlags::ACK, cx) {
+            if !self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx) {
                 break;
             }
         }
@@ -133,11 +133,14 @@ impl Connection {
         true
     }
 
-    /// Counts a segment that was sent again.
-    pub(super) fn count_copy(&mut self, bytes: u32, cx: &mut Context<'_>) {
+    /// Counts a range that was sent again. A SYN and a FIN are no bytes.
+    pub(super) fn count_copy(&mut self, (start, end): (Seq, Seq), cx: &mut Context<'_>) {
         cx.counters.tcp_retransmitted += 1;
         self.mishaps.resent += 1;
-        self.mishaps.bytes_resent += u64::from(bytes);
+        let end = end.min(self.data_end());
+        if start != self.iss && end.after(start) {
+            self.mishaps.bytes_resent += u64::from(end - start);
+        }
     }
 
     /// Whether there can be more than a SYN: not during a handshake, but for the program that has its connection before.
@@ -190,7 +193,7 @@ impl Connection {
             let again = self.board.resent(start, end, cx.now);
             self.note_copy((start, end), again, cx.now);
             self.prr_out += end - start;
-            self.count_copy(end - start, cx);
+            self.count_copy((start, end), cx);
         }
         true
     }

@@ -11,7 +11,7 @@ use super::seq::Seq;
 use crate::outbox::CONFIRM;
 use crate::stack::Context;
 use crate::time::Span;
-use crate::{Timestamp, ip};
+use crate::{Address, Timestamp, ip};
 
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
@@ -53,9 +53,7 @@ impl Connection {
             && !segment.has(TcpFlags::FIN)
             && !self.board.is_empty();
         if duplicate && !self.sack {
-            // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
-            let most = if una == self.recover { DUPLICATES - 1 } else { u32::MAX };
-            self.duplicates = most.min(self.duplicates.saturating_add(1));
+            self.count_duplicate();
         }
         if self.board.is_empty() || self.wnd == 0 {
             self.note_patience();
@@ -98,6 +96,19 @@ impl Connection {
         if !(self.released && self.wnd == 0 && waits) {
             self.stalled = NEVER;
         }
+    }
+
+    /// Notes that a peer without SACK has had another segment after one that is missing.
+    fn count_duplicate(&mut self) {
+        // RFC 5681, 3.1: after a timeout there is one segment out. What was, is taken for lost: duplicates tell of it.
+        if self.phase == Phase::Loss && !self.nxt.after(self.recover) {
+            return;
+        }
+        // No more have arrived than are out but for the one that is missing (3.2: a network, or a peer, may make more of them).
+        let out = self.board.segments_at_most(self.nxt - self.una, self.window.mss).saturating_sub(1);
+        // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
+        let most = if self.una == self.recover { out.min(DUPLICATES - 1) } else { out };
+        self.duplicates = self.duplicates.saturating_add(1).min(most);
     }
 
     /// Counts what has arrived, in segments: a message is one, and needs no division.
@@ -204,7 +215,7 @@ impl Connection {
     pub(super) fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) -> u32 {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
-        self.tally.bytes_acked += u64::from(bytes);
+        self.tally.bytes_acked += (bytes as usize).min(self.send.len()) as u64;
         // What has been acknowledged is no SYN when its number comes round again.
         (self.una, self.iss) = (ack, ack - 1);
         // A FIN counts one more than there are bytes.
@@ -429,8 +440,11 @@ impl Connection {
     /// has changed.
     #[cold]
     fn widen(&mut self, cx: &Context<'_>) {
+        // What is narrower than may be believed of paths this connection alone knows, for as long as the path is known for such.
+        let narrowest = crate::path_mtu::smallest(self.flow.remote);
+        let known = cx.out.path_mtus.find(cx.now, self.flow.remote) == Some(narrowest);
         let mss = largest_segment(&self.flow, &self.limits, cx);
-        if mss > self.path_mss {
+        if mss > self.path_mss && !(known && self.path_mss < mss_of(narrowest, self.flow.remote)) {
             self.path_mss = mss;
             self.set_mss(self.peer_mss);
         }
@@ -448,8 +462,7 @@ impl Connection {
     /// segments become shorter.
     pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) -> bool {
         let least = crate::path_mtu::least(self.flow.remote);
-        let headers = ip::header_length(self.flow.remote) + TCP_HEADER;
-        let mss = u16::try_from(usize::from(mtu.max(least)) - headers).unwrap_or(u16::MAX);
+        let mss = mss_of(mtu.max(least), self.flow.remote);
         let options = if self.timestamps { 12 } else { 0 };
         self.path_mss = self.path_mss.min(mss);
         let shorter = u32::from(mss) - options < self.window.mss;
@@ -466,4 +479,9 @@ impl Connection {
         }
         shorter
     }
+}
+
+/// Bytes of a segment without options in packets of `mtu` bytes.
+fn mss_of(mtu: u16, remote: Address) -> u16 {
+    mtu.saturating_sub(u16::try_from(ip::header_length(remote) + TCP_HEADER).unwrap_or(u16::MAX))
 }

@@ -212,7 +212,7 @@ impl Connection {
             self.send_range(start, end - start, cx);
             self.board.resent(start, end, cx.now);
             cx.counters.tcp_loss_probes += 1;
-            self.count_copy(end - start, cx);
+            self.count_copy((start, end), cx);
             self.set_probe(Some(Probe { end: self.nxt, copy: true, flight: self.nxt - self.una }));
         }
     }

@@ -523,3 +523,26 @@ fn the_manual_has_each_counter_and_no_other() {
     let of_engines = BTreeSet::from(["handed_over", "ring_full"]);
     assert_eq!(told, &counted | &of_engines);
 }
+
+#[test]
+fn bytes_are_those_of_programs_and_no_syn_or_fin() {
+    let mut t = Trace::new();
+    t.ports.1 = 80;
+    let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+    let info = |t: &Trace| t.host.stack.tcp_info(t.now, id).unwrap();
+    assert_eq!(t.output().len(), 1);
+    t.pass(ms(1010));
+    assert_eq!(t.output().len(), 1);
+    assert_eq!((info(&t).total_retrans, info(&t).bytes_retrans), (1, 0));
+    t.ports.0 = t.host.stack.flow(id).unwrap().local_port;
+    t.peer("S. 0:0(0) ack 1 win 30000 <mss 1000>");
+    t.output();
+    t.send(id, 100);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["FP. 1:101(100) ack 1 win 65535"]);
+    t.pass(info(&t).rto + ms(10));
+    t.sends(&["FP. 1:101(100) ack 1 win 65535"]);
+    assert_eq!((info(&t).total_retrans, info(&t).bytes_retrans), (2, 100));
+    t.peer(". 1:1(0) ack 102 win 30000");
+    assert_eq!((info(&t).bytes_sent, info(&t).bytes_acked), (200, 100));
+}

@@ -308,3 +308,28 @@ fn what_is_too_long_for_the_path_is_no_congestion_however_much_it_is() {
     assert!(t.output()[0].contains(&format!(" {end}:{}(660)", end + 660)));
     assert_eq!(info(&t, id).ca_state, 3);
 }
+
+#[test]
+fn late_duplicates_let_nothing_out_after_a_timeout() {
+    let (mut t, id) = accepted("mss 1000");
+    t.send(id, 12_000);
+    assert_eq!(t.output().len(), 10);
+    let rto = info(&t, id).rto;
+    t.after(rto, &[". 1:1001(1000) ack 1 win 65535"]);
+    (0..9).for_each(|_| t.peer(". 1:1(0) ack 1 win 60000"));
+    t.sends(&[]);
+    t.peer(". 1:1(0) ack 10001 win 60000");
+    t.sends(&[". 10001:11001(1000) ack 1 win 65535", "P. 11001:12001(1000) ack 1 win 65535"]);
+}
+
+#[test]
+fn more_duplicates_than_segments_that_are_out_tell_no_more() {
+    let (mut t, id) = accepted("mss 1000");
+    t.send(id, 60_000);
+    assert_eq!(t.output().len(), 10);
+    t.pass(RTT);
+    (0..100).for_each(|_| t.peer(". 1:1(0) ack 1 win 60000"));
+    let sent = t.output();
+    // Limited transmit (RFC 3042), the copy, and what may follow of a window of 7.
+    assert!(sent.len() <= 13, "{sent:?}");
+}

@@ -696,3 +696,37 @@ fn a_gap_is_told_beside_payload_that_leaves_room() {
     t.send(id, 100);
     t.sends(&["P. 1965:2065(100) ack 2001 win 65535"]);
 }
+
+#[test]
+fn a_super_segment_is_cut_where_the_route_leads_to_a_port_that_cuts_nothing_by_now() {
+    let mut t = Trace::over(Offloads { segmentation: true, ..Offloads::default() });
+    let id = t.accept(60_000, "mss 1000", "");
+    let sent = |t: &mut Trace, port| {
+        let mut batch = Batch::new();
+        t.host.advance(t.now, &mut t.pool);
+        t.host.transmit(port, &mut batch);
+        let all = batch.iter().map(|packet| (packet.len(), packet.offload.segmentation().is_some()));
+        let all: Vec<_> = all.collect();
+        t.pool.give_batch(&mut batch);
+        all
+    };
+    // Before it has sent something a connection does not know its port.
+    t.send(id, 1000);
+    assert_eq!(sent(&mut t, PORT), [(1040, false)]);
+    t.send(id, 4000);
+    assert_eq!(sent(&mut t, PORT), [(2040, true); 2]);
+    let plain = PortId(1);
+    let interface = Interface {
+        name: "plain".into(),
+        port: plain,
+        medium: Medium::Ip,
+        mtu: 1500,
+        offloads: Offloads::default(),
+    };
+    let interface = t.host.control.add_interface(interface).unwrap();
+    t.host.control.add_address(t.now, interface, "10.0.1.1/24".parse().unwrap()).unwrap();
+    let (prefix, gateway) = ("10.0.0.2/32".parse().unwrap(), Some(address("10.0.1.9")));
+    t.host.control.add_route(Route { prefix, gateway, interface, metric: 0, source: None }).unwrap();
+    t.send(id, 4000);
+    assert_eq!(sent(&mut t, plain), [(1040, false); 4]);
+}

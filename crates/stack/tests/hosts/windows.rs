@@ -354,3 +354,28 @@ fn what_a_shut_window_has_not_taken_goes_again_soon_after_it_opens() {
     t.peer(". 1:1(0) ack 1 win 30000");
     t.after(rto, &["P. 1:501(500) ack 1 win 65535"]);
 }
+
+#[test]
+fn who_takes_back_a_window_is_told_things_within_what_is_left() {
+    for (ack, window, seq) in [(1, 0, 1), (1001, 0, 1001), (1001, 1000, 2001), (1001, 3000, 4001)] {
+        let (mut t, id) = accepted();
+        t.send(id, 4000);
+        assert_eq!(t.output().len(), 4);
+        t.peer(&format!("P. 1:101(100) ack {ack} win {window}"));
+        t.sends(&[&format!(". {seq}:{seq}(0) ack 101 win 65535")]);
+        // Also what came twice, and the end.
+        t.peer(&format!("P. 1:101(100) ack {ack} win {window}"));
+        t.sends(&[&format!(". {seq}:{seq}(0) ack 101 win 65535")]);
+        t.host.stack.abort(t.now, id, &mut t.pool).unwrap();
+        t.sends(&[&format!("R. {seq}:{seq}(0) ack 101")]);
+    }
+    // What is told in units of 128 bytes may be less by a part of one.
+    for (window, seq) in [(23, 4001), (22, 3817)] {
+        let mut t = Trace::new();
+        let id = t.accept(250, "mss 1000,wscale 7", "");
+        t.send(id, 4000);
+        assert_eq!(t.output().len(), 4);
+        t.peer(&format!("P. 1:101(100) ack 1001 win {window}"));
+        t.sends(&[&format!(". {seq}:{seq}(0) ack 101 win 1024")]);
+    }
+}

@@ -5,6 +5,7 @@ mod rack;
 use std::collections::VecDeque;
 use std::mem::offset_of;
 
+use super::receive_buffer::length;
 use super::seq::Seq;
 use crate::Timestamp;
 use crate::queue::{Queue, pop};
@@ -196,6 +197,12 @@ impl Scoreboard {
     /// Whether all that is out is one record that was sent now, and never before.
     pub(super) fn is_message_of(&self, now: Timestamp) -> bool {
         self.sent.only().is_some_and(|sent| sent.at == now && !sent.retransmitted)
+    }
+
+    /// No more segments are out than so many, if there are `bytes` in all and the full ones have `mss`: what goes out together is in
+    /// one record as far as it is full, and nobody has to look at each.
+    pub(super) fn segments_at_most(&self, bytes: u32, mss: u32) -> u32 {
+        length(self.sent.len()) + bytes / mss.max(1)
     }
 
     /// What is out, counted in segments of at most `mss` bytes.
