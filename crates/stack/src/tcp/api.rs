@@ -170,9 +170,9 @@ impl Tcp {
         let i = self.index(id)?;
         let connection = &mut self.connections[i];
         connection.released = true;
-        // RFC 2525, 2.17 and RFC 9293, 3.6.1: what was not read is told to the peer by a reset.
+        // RFC 2525, 2.17 and RFC 9293, 3.6.1: what was not read is told to the peer by a reset, also after both FINs.
         if connection.receive.readable() > 0 && connection.state != State::Closed {
-            connection.abort(cx);
+            connection.break_off(cx);
         } else if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
         } else if !connection.fin_wanted {
@@ -217,7 +217,16 @@ impl Tcp {
 impl Connection {
     /// RFC 9293, 3.10.5: a reset, unless the peer knows nothing of us or all is said.
     fn abort(&mut self, cx: &mut Context<'_>) {
-        if self.state.is_synchronized() && !self.has_said_all() {
+        if self.has_said_all() {
+            self.terminate(CloseReason::Reset, cx);
+        } else {
+            self.break_off(cx);
+        }
+    }
+
+    /// The end, and a reset, unless the peer knows nothing of us.
+    fn break_off(&mut self, cx: &mut Context<'_>) {
+        if self.state.is_synchronized() {
             self.send_reset(self.bare_seq(), cx);
         }
         self.terminate(CloseReason::Reset, cx);

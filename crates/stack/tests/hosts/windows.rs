@@ -324,6 +324,27 @@ fn what_has_not_arrived_is_not_done_and_its_end_is_a_reset() {
 }
 
 #[test]
+fn what_nobody_has_read_is_told_also_where_only_our_fin_is_out() {
+    // In CLOSING, where ours came first, and in LAST-ACK.
+    for first in [true, false] {
+        let (mut t, id) = accepted();
+        if first {
+            t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+            t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+        }
+        t.peer("FP. 1:11(10) ack 1 win 30000");
+        if !first {
+            t.output();
+            t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+        }
+        assert_eq!(t.output().len(), 1);
+        t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+        t.sends(&["R. 2:2(0) ack 12"]);
+        assert_eq!(t.host.stack.connections(), (0, 0, 0));
+    }
+}
+
+#[test]
 fn a_window_that_opens_a_little_is_used_as_soon_as_if_it_had_not_been_shut() {
     let (mut t, id) = accepted();
     let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
