@@ -383,7 +383,7 @@ impl Stack {
     }
 
     /// [`Stack::send`] of bytes that do not end there (`MSG_MORE`): of them, less than a full segment waits for what follows, for the
-    /// peer's next segment, or until the retransmission timeout has passed (200 ms at least). Nor does it go with PSH.
+    /// peer's next acceptable segment, or until the retransmission timeout has passed (200 ms at least). Nor does it go with PSH.
     ///
     /// # Errors
     /// [`TcpError::Closed`], [`TcpError::Shutdown`].

@@ -49,19 +49,19 @@ const EARLY_SHARE: usize = 4;
 impl Connection {
     /// Takes a segment for this connection.
     pub(super) fn arrive(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
-        self.note_arrival();
+        self.tally.segments_in += 1;
         if self.is_predicted(segment) {
             return self.arrive_predicted(segment, packet, cx);
         }
         self.arrive_by_steps(segment, packet, cx);
     }
 
-    /// The peer is there.
+    /// The peer is there: an acceptable segment has come. Others anybody can send who knows the ports, also when the peer is gone.
     #[inline]
-    pub(super) fn note_arrival(&mut self) {
+    pub(super) fn note_peer(&mut self, now: Timestamp) {
         self.keepalive_sent = 0;
         self.awaits_more = false;
-        self.tally.segments_in += 1;
+        self.last_acknowledged = now;
     }
 
     pub(super) fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {

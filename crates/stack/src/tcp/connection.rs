@@ -190,7 +190,7 @@ pub(super) struct Connection {
     pub(super) cork: bool,
     /// More follows what the program wrote last: it does not end there, and no segment says so.
     pub(super) more: bool,
-    /// What is less than a full segment waits for that, or for the peer's next segment.
+    /// What is less than a full segment waits for that, or for the peer's next acceptable segment.
     pub(super) awaits_more: bool,
     pub(super) wants_room: bool,
     pub(super) told_readable: bool,

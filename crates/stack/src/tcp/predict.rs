@@ -46,7 +46,7 @@ impl Connection {
         }
         cx.counters.tcp_received += 1;
         let segment = Segment::of(tcp, bytes, place.clone(), ecn);
-        self.note_arrival();
+        self.tally.segments_in += 1;
         if self.is_predicted(&segment) {
             self.arrive_predicted(&segment, packet, cx);
         } else {
@@ -118,7 +118,7 @@ impl Connection {
         {
             (self.ts_recent, self.ts_recent_at) = (value, cx.now);
         }
-        self.last_acknowledged = cx.now;
+        self.note_peer(cx.now);
         if segment.ack == self.una {
             self.update_window(segment);
             self.stalled = NEVER;

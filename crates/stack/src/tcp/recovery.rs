@@ -16,7 +16,7 @@ use crate::{Address, Timestamp, ip};
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
-        self.last_acknowledged = cx.now;
+        self.note_peer(cx.now);
         let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe().is_none();
         let no_blocks = segment.options.sack.is_empty();
         if nothing_out

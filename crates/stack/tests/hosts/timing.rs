@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Limits};
+use bywash_stack::{CloseReason, ConnectionId, Event, Limits};
 
 use crate::wire::address;
 use crate::wire::trace::Trace;
@@ -171,6 +171,35 @@ fn what_is_changed_besides_puts_no_probe_of_a_silent_peer_off() {
     let shorter = Limits { keepalive_idle: Duration::from_secs(30), ..tos };
     t.host.stack.set_connection_limits(t.now, id, shorter, &mut t.pool).unwrap();
     t.after(Duration::from_secs(10), &[probe]);
+}
+
+#[test]
+fn only_an_acceptable_segment_answers_a_probe_of_a_silent_peer() {
+    let (idle, interval) = (Duration::from_secs(100), Duration::from_secs(10));
+    // Outside of the window; of what was never sent.
+    for stranger in [". 900000:900000(0) ack 1 win 100", ". 1:1(0) ack 5000 win 100"] {
+        let mut t = Trace::new();
+        t.host.stack.set_limits(Limits {
+            keepalive: true,
+            keepalive_idle: idle,
+            keepalive_interval: interval,
+            keepalive_count: 3,
+            ..Limits::default()
+        });
+        let id = t.accept(30_000, "mss 1000", "");
+        let probe = ". 0:0(0) ack 1 win 65535";
+        t.after(idle, &[probe]);
+        t.after(interval, &[probe]);
+        // The peer's answer begins it anew.
+        t.peer(". 1:1(0) ack 1 win 30000");
+        t.after(idle, &[probe]);
+        t.after(interval, &[probe]);
+        t.peer(stranger);
+        t.sends(&[". 1:1(0) ack 1 win 65535"]);
+        t.after(interval, &[probe]);
+        t.after(interval, &["R. 1:1(0) ack 1"]);
+        assert_eq!(t.events(), [Event::Closed(id, CloseReason::TimedOut)]);
+    }
 }
 
 #[test]
