@@ -188,27 +188,30 @@ impl Tcp {
 
     fn abort(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
         let i = self.index(id)?;
+        self.abort_one(i, cx);
+        Ok(())
+    }
+
+    fn abort_one(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
         connection.released = true;
         connection.abort(cx);
+        // Its entry may have to wait for its turn, which is far where its port takes nothing.
+        connection.forget_received(cx);
         self.settle(i, cx);
-        Ok(())
     }
 
     fn abort_some(&mut self, from: u32, most: usize, cx: &mut Context<'_>) -> Option<u32> {
         let mut left = most;
         for i in from..self.connections.numbers().end {
-            let connection = &mut self.connections[i];
-            if connection.state == State::Closed {
+            if self.connections[i].state == State::Closed {
                 continue;
             }
             left = match left.checked_sub(1) {
                 Some(left) => left,
                 None => return Some(i),
             };
-            connection.released = true;
-            connection.abort(cx);
-            self.settle(i, cx);
+            self.abort_one(i, cx);
         }
         None
     }

@@ -227,6 +227,35 @@ fn who_waits_for_a_full_port_is_given_up_in_time() {
     assert_eq!((ended, t.now.since(start).as_secs()), (200, 10));
 }
 
+#[test]
+fn who_waits_for_a_full_port_and_is_broken_off_leaves_no_memory_behind() {
+    let alone = |t: &mut Trace, id| t.host.stack.abort(t.now, id, &mut t.pool).unwrap();
+    let with_all = |t: &mut Trace, _| {
+        assert_eq!(t.host.stack.abort_some(t.now, 0, usize::MAX, &mut t.pool), None);
+    };
+    for break_off in [&alone as &dyn Fn(&mut Trace, ConnectionId), &with_all] {
+        let (mut t, id) = accepted("mss 1000", "");
+        t.send(id, 100);
+        t.output();
+        t.peer(". 1:1(0) ack 101 win 30000");
+        for from in 1000..1200 {
+            t.host.stack.connect(t.now, (None, from), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
+        }
+        takes_nothing(&mut t, PORT);
+        let free = t.pool.free();
+        t.send(id, 100);
+        t.host.advance(t.now, &mut t.pool);
+        for seq in [1, 1001, 2001] {
+            t.peer(&format!(". {seq}:{}(1000) ack 1 win 30000", seq + 1000));
+        }
+        t.host.advance(t.now, &mut t.pool);
+        assert_eq!(free - t.pool.free(), 4, "what is to be sent, and what is to be read");
+        break_off(&mut t, id);
+        t.host.advance(t.now, &mut t.pool);
+        assert_eq!(free - t.pool.free(), 1, "the reset");
+    }
+}
+
 /// A port that has no room is asked to send.
 fn takes_nothing(t: &mut Trace, port: PortId) {
     let mut batch = Batch::with_limit(1);
