@@ -206,6 +206,8 @@ impl Tcp {
             Some(listener) if segment.opens() => {
                 return self.open((hash, flow), listener, segment, (None, packet), cx);
             }
+            // Neither asks for anything nor says that it knows of us (3.10.7.2, the fourth step).
+            Some(_) if !segment.has(TcpFlags::ACK) => None,
             _ => Bare::reset(flow, segment),
         };
         cx.pool.give_packet(packet);

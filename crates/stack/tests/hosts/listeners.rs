@@ -105,6 +105,29 @@ fn stacks_share_a_backlog_and_give_connections_their_own_limits() {
     assert!(knock(&mut t, 5000).contains("mss 700"));
 }
 
+/// RFC 9293, 3.10.7.2: it resets who acknowledges what it has never sent, and nobody else. Where nobody listens all are (3.10.7.1).
+#[test]
+fn a_listener_drops_what_neither_asks_nor_acknowledges() {
+    let mut t = Trace::new();
+    let listener = t.host.stack.listen(None, 80, 4).unwrap();
+    let neither = ["F 0:0(0)", "P 0:5(5)", "U 0:5(5) urg 5", " 0:0(0)"];
+    for segment in neither {
+        t.peer(segment);
+        t.sends(&[]);
+    }
+    assert_eq!(t.host.stack.counters().refused, 0);
+    for segment in [". 0:0(0) ack 9", "F. 0:0(0) ack 9", "S. 0:0(0) ack 9"] {
+        t.peer(segment);
+        t.sends(&["R 9:9(0)"]);
+    }
+    t.host.stack.unlisten(listener);
+    for (segment, end) in neither.into_iter().zip([1, 5, 5, 0]) {
+        t.peer(segment);
+        t.sends(&[&format!("R. 0:0(0) ack {end}")]);
+    }
+    assert_eq!(t.host.stack.counters().refused, 7);
+}
+
 #[test]
 fn handshakes_under_way_end_with_their_listener() {
     let mut t = Trace::new();
