@@ -130,7 +130,7 @@ impl Tcp {
         (share, pool): (&mut Share, &mut Pool),
     ) -> Result<(), TcpError> {
         let connection = self.connection(id)?;
-        connection.receive.consume(n, share, pool);
+        let n = connection.receive.consume(n, share, pool);
         if connection.has_read(n, now) {
             self.line_up(id.index);
         }
@@ -425,7 +425,7 @@ impl Stack {
         Ok(self.tcp.connections[i].receive.slices())
     }
 
-    /// Takes `n` bytes away: they have been read.
+    /// Takes `n` bytes away, or all that there are if those are fewer: they have been read.
     ///
     /// # Errors
     /// [`TcpError::Closed`].

@@ -309,11 +309,11 @@ impl ReceiveBuffer {
         self.ready.iter().flat_map(|held| slices(&held.packet, held.start..held.start + held.len))
     }
 
-    /// Takes bytes off the front: they have been read.
-    pub(super) fn consume(&mut self, mut n: usize, share: &mut Share, pool: &mut Pool) {
-        n = n.min(self.readable);
-        self.readable -= n;
-        let before = self.beyond_first();
+    /// Takes bytes off the front, which have been read, as many as there are at most, and says how many.
+    pub(super) fn consume(&mut self, n: usize, share: &mut Share, pool: &mut Pool) -> usize {
+        let taken = n.min(self.readable);
+        self.readable -= taken;
+        let (mut n, before) = (taken, self.beyond_first());
         while let Some(first) = self.ready.front_mut() {
             if n < first.len {
                 first.trim_front(n);
@@ -326,6 +326,7 @@ impl ReceiveBuffer {
             }
         }
         share.unread -= before - self.beyond_first();
+        taken
     }
 
     /// Moves what is ready into `to`, as far as there is room for it, and says how much that was.

@@ -272,6 +272,21 @@ fn a_window_grows_by_the_round_trip_of_what_the_peer_sends() {
     }
 }
 
+#[test]
+fn a_window_grows_by_what_there_was_to_be_read() {
+    let (mut t, id) = accepted();
+    let space = |t: &Trace| t.host.stack.tcp_info(t.now, id).unwrap().rcv_space;
+    let before = space(&t);
+    for n in 0..3 {
+        t.peer(&format!("P. {}:{}(1000) ack 1 win 30000", 1 + 1000 * n, 1001 + 1000 * n));
+        t.host.stack.consume(t.now, id, usize::MAX, &mut t.pool).unwrap();
+        assert_eq!(t.host.stack.readable_bytes(id), Ok(0));
+        t.output();
+        t.pass(ms(200));
+    }
+    assert_eq!(space(&t), before);
+}
+
 /// A connection on which both have closed, and what the program has sent has gone out as far as the window went: `bytes` and a FIN.
 /// In LAST-ACK, or where ours came `first`, in CLOSING.
 fn both_closed(first: bool, bytes: usize, window: u16) -> (Trace, ConnectionId) {
