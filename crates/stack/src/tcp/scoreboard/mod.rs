@@ -575,6 +575,20 @@ mod tests {
     }
 
     #[test]
+    fn what_goes_out_first_after_a_loss_that_was_none_can_be_lost() {
+        let mut board = ten();
+        board.acknowledge(Seq(10 * MSS), at(110), RTT, &mut Delivered::default());
+        board.expect_lost(true);
+        for i in 10..14 {
+            let (start, end, at) = (Seq(i * MSS), Seq((i + 1) * MSS), at(200));
+            if i == 10 { board.push_first(start, end, at) } else { board.push(start, end, at, MSS) }
+        }
+        sack(&mut board, 11_000, 14_000, 300);
+        assert_eq!(detect(&mut board, 300), None);
+        assert_eq!(board.first_lost(MSS), Some((Seq(10 * MSS), Seq(11 * MSS))));
+    }
+
+    #[test]
     fn a_copy_counts_only_if_it_was_not_the_first_that_arrived() {
         for (echoed, counts) in [(None, true), (Some(104), true), (Some(103), false)] {
             let mut board = ten();

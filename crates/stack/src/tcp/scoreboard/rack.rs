@@ -49,7 +49,7 @@ impl Scoreboard {
         let mut sendings: Vec<_> =
             expected.map(|&Sent { at, start, end, .. }| Sending { at, start, end }).collect();
         sendings.sort_by_key(|sending| sending.at);
-        (self.sendings, self.listed) = (sendings.into(), true);
+        (self.sendings, self.listed) = (sendings.into(), !self.is_empty());
     }
 
     /// RFC 8985, 6.2, step 5: marks what is lost. Returns how long until something else would be.
