@@ -272,6 +272,28 @@ fn a_window_grows_by_the_round_trip_of_what_the_peer_sends() {
     }
 }
 
+/// A peer whose window is shut may try again with its next word: what it sends then shows whether there is memory.
+#[test]
+fn a_window_that_was_shut_for_want_of_memory_opens_with_an_acknowledgment() {
+    let mut t = Trace::with_frames(200);
+    let id = t.accept(30_000, "mss 1000", "");
+    let (mut kept, mut told) = (1, Vec::new());
+    while t.host.stack.counters().tcp_receive_dropped == 0 {
+        kept = 1 + t.host.stack.readable_bytes(id).unwrap();
+        t.peer(&format!(". {kept}:{}(1000) ack 1 win 30000", kept + 1000));
+        told.extend(t.output());
+    }
+    let open = format!(". 1:1(0) ack {kept} win 55072");
+    assert_eq!(told[told.len() - 2..], [open, format!(". 1:1(0) ack {kept} win 0")]);
+    t.send(id, 100);
+    t.sends(&[&format!("P. 1:101(100) ack {kept} win 0")]);
+    // The one that was not kept is no part of what it acknowledges with.
+    t.peer(&format!(". {kept}:{kept}(0) ack 101 win 30000"));
+    t.sends(&[]);
+    t.send(id, 100);
+    t.sends(&[&format!("P. 101:201(100) ack {kept} win 55072")]);
+}
+
 #[test]
 fn a_window_grows_by_what_there_was_to_be_read() {
     let (mut t, id) = accepted();
