@@ -131,9 +131,9 @@ impl Timeouts {
 
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
 ///
-/// Most of what a segment costs are cache lines that others have pushed out. So its state, by which a segment is judged, fills two
-/// of them, see [`STATE`]; what else each segment needs lies behind it, see [`HOT`]; and what only some need lies before, between
-/// and behind that.
+/// Most of what a segment costs are cache lines that others have pushed out. So what each segment needs lies together, see
+/// [`HOT`]: RFC 9293's state and variables in two of them, see [`STATE`], and behind these what goes with them. What only some
+/// need lies before, between and behind that.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(super) struct Connection {
