@@ -101,9 +101,6 @@ impl Port for Source {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
     fn queues(&mut self) -> Vec<QueuePair> {
         self.queue.take().into_iter().collect()
     }

@@ -41,9 +41,6 @@ impl Port for Source {
     fn capabilities(&self) -> &Capabilities {
         &self.1
     }
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
     fn queues(&mut self) -> Vec<QueuePair> {
         let rx = Rx { template: template(), sequence: 0, counters: QueueCounters::default() };
         vec![QueuePair { rx: Some(Box::new(rx)), tx: None }]

@@ -442,9 +442,6 @@ mod tests {
         fn capabilities(&self) -> &Capabilities {
             &self.capabilities
         }
-        fn mac(&self) -> Option<[u8; 6]> {
-            None
-        }
         fn queues(&mut self) -> Vec<QueuePair> {
             Vec::new()
         }

@@ -138,10 +138,6 @@ impl Port for LinkPort {
         &self.capabilities
     }
 
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
     fn queues(&mut self) -> Vec<QueuePair> {
         let halves = std::mem::take(&mut self.halves).into_iter();
         halves.map(|(rx, tx)| QueuePair { rx: Some(Box::new(rx)), tx: Some(Box::new(tx)) }).collect()

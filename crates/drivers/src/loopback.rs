@@ -179,10 +179,6 @@ impl Port for LoopPort {
         &self.capabilities
     }
 
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
     fn queues(&mut self) -> Vec<QueuePair> {
         let queues = std::mem::take(&mut self.queues).into_iter();
         queues.map(|(rx, tx)| QueuePair { rx: Some(Box::new(rx)), tx: Some(Box::new(tx)) }).collect()

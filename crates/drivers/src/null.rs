@@ -87,10 +87,6 @@ impl Port for NullPort {
         &self.capabilities
     }
 
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
     fn queues(&mut self) -> Vec<QueuePair> {
         (0..std::mem::take(&mut self.queues))
             .map(|_| QueuePair {

@@ -167,10 +167,6 @@ impl Port for PcapPort {
         &self.capabilities
     }
 
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
     fn queues(&mut self) -> Vec<QueuePair> {
         let rx = self.reader.take().map(|reader| QueuePair {
             rx: Some(Box::new(PcapRx::new(reader, Arc::clone(&self.shared)))),

@@ -178,10 +178,6 @@ impl Port for TapPort {
         &self.capabilities
     }
 
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
     fn queues(&mut self) -> Vec<QueuePair> {
         let taken = std::mem::take(&mut self.queues);
         let pair = |(tap, wake): (Arc<Tap>, Wake)| QueuePair {

@@ -2,7 +2,7 @@
 //!
 //! The C library's copy is made for all that programs copy. Of rows as long as packets the plainest loop over vectors is quicker from
 //! one place in the second-level cache to another, and from two thousand bytes on the C library may have the processor copy
-//! by one instruction (`rep movsb`), which on some processors is slower than both.
+//! by one instruction (`rep movsb`), which on a Zen 3 is slower than vectors.
 #![expect(unsafe_code, reason = "processors with AVX2 are given whole vectors")]
 
 #[cfg(target_arch = "x86_64")]

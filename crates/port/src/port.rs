@@ -123,8 +123,10 @@ pub trait Port: Send {
     /// What it can do.
     fn capabilities(&self) -> &Capabilities;
 
-    /// Its Ethernet address, if it has one.
-    fn mac(&self) -> Option<[u8; 6]>;
+    /// Its Ethernet address, if it has one: a port that stands for no NIC has none.
+    fn mac(&self) -> Option<[u8; 6]> {
+        None
+    }
 
     /// How its NIC spreads flows over its receiving queues, of which each has the number of its place among
     /// [`Port::queues`]; it says itself of which packets that is certain. `None` where it is not known.

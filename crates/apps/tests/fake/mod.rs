@@ -27,9 +27,6 @@ impl Port for Fake {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
     }
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
     fn queues(&mut self) -> Vec<QueuePair> {
         std::mem::take(&mut self.queues)
     }

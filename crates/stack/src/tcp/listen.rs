@@ -17,7 +17,7 @@ use crate::flow::Purpose;
 use crate::outbox::Outbox;
 use crate::pairs::Pairs;
 use crate::stack::Context;
-use crate::{Flow, Timestamp, ip};
+use crate::{Address, Flow, Timestamp, ip};
 
 /// Segment sizes a cookie can remember: three bits.
 const SIZES: [u16; 8] = [88, 536, 1024, 1220, 1380, 1440, 1460, 8960];
@@ -361,10 +361,14 @@ pub(super) fn offered_segment(flow: &Flow, limits: &Limits, out: &Outbox) -> u16
     payload_of(out.link_mtu_to(flow.remote), flow, limits)
 }
 
-/// What is left of a packet without the fixed headers.
 fn payload_of(mtu: usize, flow: &Flow, limits: &Limits) -> u16 {
-    let most = mtu.saturating_sub(ip::header_length(flow.remote) + TCP_HEADER);
-    u16::try_from(most).unwrap_or(u16::MAX).min(limits.mss.unwrap_or(u16::MAX))
+    mss_of(mtu, flow.remote).min(limits.mss.unwrap_or(u16::MAX))
+}
+
+/// What is left of a packet of `mtu` bytes without the fixed headers.
+pub(super) fn mss_of(mtu: usize, remote: Address) -> u16 {
+    let most = mtu.saturating_sub(ip::header_length(remote) + TCP_HEADER);
+    u16::try_from(most).unwrap_or(u16::MAX)
 }
 
 /// The peer's, when its SYN does not say (RFC 9293, 3.7.1, MUST-15).

@@ -170,7 +170,7 @@ mod tests {
     use std::cell::Cell;
     use std::time::Duration;
 
-    use bywash_frame::{Arena, Batch, Pool};
+    use bywash_frame::{Arena, Batch, Pool, Stride};
     use bywash_wire::Mac;
     use proptest::prelude::*;
 
@@ -201,7 +201,8 @@ mod tests {
 
     impl World {
         fn new(limits: Limits, frames: usize) -> Self {
-            let mut pool = Arena::new(vec![0; frames * 2304]).unwrap().pool(frames - 8).unwrap();
+            let mut pool =
+                Arena::new(vec![0; Stride::Packed.memory_for(frames)]).unwrap().pool(frames).unwrap();
             let now = Timestamp::from_nanos(1_000_000_000);
             let host = |number: u8, pool: &mut Pool| {
                 let mut host = Host::new([number; 16], pool);

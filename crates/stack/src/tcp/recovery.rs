@@ -1,17 +1,17 @@
 //! What an acknowledgment means for sending: the window, what is lost, how much may go out (RFC 5681, 6582, 6937, 8985).
 
-use bywash_wire::{TCP_HEADER, TcpFlags};
+use bywash_wire::TcpFlags;
 
 use super::congestion::{Arrival, Window};
 use super::connection::{Connection, NEVER, Phase, Probe};
-use super::listen::largest_segment;
+use super::listen::{largest_segment, mss_of};
 use super::scoreboard::{DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
+use crate::Timestamp;
 use crate::outbox::CONFIRM;
 use crate::stack::Context;
 use crate::time::Span;
-use crate::{Address, Timestamp, ip};
 
 impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
@@ -444,7 +444,7 @@ impl Connection {
         let narrowest = crate::path_mtu::smallest(self.flow.remote);
         let known = cx.out.path_mtus.find(cx.now, self.flow.remote) == Some(narrowest);
         let mss = largest_segment(&self.flow, &self.limits, cx);
-        if mss > self.path_mss && !(known && self.path_mss < mss_of(narrowest, self.flow.remote)) {
+        if mss > self.path_mss && !(known && self.path_mss < mss_of(narrowest.into(), self.flow.remote)) {
             self.path_mss = mss;
             self.set_mss(self.peer_mss);
         }
@@ -462,7 +462,7 @@ impl Connection {
     /// segments become shorter.
     pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) -> bool {
         let least = crate::path_mtu::least(self.flow.remote);
-        let mss = mss_of(mtu.max(least), self.flow.remote);
+        let mss = mss_of(mtu.max(least).into(), self.flow.remote);
         let options = if self.timestamps { 12 } else { 0 };
         self.path_mss = self.path_mss.min(mss);
         let shorter = u32::from(mss) - options < self.window.mss;
@@ -479,9 +479,4 @@ impl Connection {
         }
         shorter
     }
-}
-
-/// Bytes of a segment without options in packets of `mtu` bytes.
-fn mss_of(mtu: u16, remote: Address) -> u16 {
-    mtu.saturating_sub(u16::try_from(ip::header_length(remote) + TCP_HEADER).unwrap_or(u16::MAX))
 }

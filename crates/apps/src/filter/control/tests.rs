@@ -36,10 +36,6 @@ impl Port for Stubborn {
         &self.capabilities
     }
 
-    fn mac(&self) -> Option<[u8; 6]> {
-        None
-    }
-
     fn queues(&mut self) -> Vec<QueuePair> {
         Vec::new()
     }
