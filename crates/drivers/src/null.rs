@@ -7,7 +7,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Pool, Stride};
+use bywash_frame::{Arena, Batch, FRAME_DATA, Frame, HEADROOM, MAX_FRAMES, Packet, Piece, Pool, Stride};
 use bywash_port::{Capabilities, Counter, Port, PortName, QueueCounters, QueuePair, RxQueue, TxQueue};
 
 use crate::OpenOptions;
@@ -233,7 +233,10 @@ impl TxQueue for NullTx {
         } else {
             for packet in batch.drain() {
                 bytes += packet.len();
-                packet.into_segments(pool, |segment, pool| ring.push(segment.into_frame(), pool));
+                packet.into_pieces(pool, |piece, pool| match piece {
+                    Piece::Whole(segment) => ring.push(segment.into_frame(), pool),
+                    Piece::Part(part) => pool.give_part(part),
+                });
             }
         }
         self.counters.packets += sent as u64;

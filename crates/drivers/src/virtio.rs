@@ -112,7 +112,7 @@ impl Outgoing {
         let cut = if self.tag.is_some() { ADDRESSES.min(head.len()) } else { 0 };
         let (addresses, rest) = head.split_at(cut);
         let tag = self.tag.iter().flat_map(move |tag| [addresses, tag.as_slice()]);
-        tag.chain([rest]).chain(packet.segments().skip(1).map(bywash_frame::Segment::bytes))
+        tag.chain([rest]).chain(packet.slices().skip(1))
     }
 
     /// Bytes that go beside the packet's own.

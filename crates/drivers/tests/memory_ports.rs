@@ -4,7 +4,7 @@
 use std::thread;
 
 use bywash_drivers::{OpenOptions, memory_for, open};
-use bywash_frame::{Arena, Batch, FRAME_SIZE, Packet, Pool, Segment, Stride};
+use bywash_frame::{Arena, Batch, FRAME_SIZE, Kept, Packet, Pool, Segment, Stride};
 use bywash_port::{Port, PortName, QueuePair};
 
 fn arena() -> &'static Arena {
@@ -101,9 +101,15 @@ fn null_takes_chains_and_counts_a_dry_pool() {
     let mut pair = only_queue(&mut *port);
     let (rx, tx) = (pair.rx.as_mut().unwrap(), pair.tx.as_mut().unwrap());
     let mut batch = Batch::new();
-    for _ in 0..1000 {
+    for i in 0..1000 {
         let mut packet = numbered(&mut hoard, 1);
-        packet.push_segment(Segment::new(hoard.take().unwrap(), 0, 5).unwrap(), &mut hoard).unwrap();
+        if i % 2 == 0 {
+            packet.push_segment(Segment::new(hoard.take().unwrap(), 0, 5).unwrap(), &mut hoard).unwrap();
+        } else {
+            let mut kept = Kept::new(hoard.take().unwrap());
+            packet.push_part(kept.part(0, 5).unwrap(), &mut hoard).unwrap();
+            hoard.give_kept(kept);
+        }
         batch.push(packet);
         tx.tx(&mut hoard, &mut batch);
     }

@@ -5,7 +5,10 @@
 )]
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicU32, AtomicU64,
+    Ordering::{AcqRel, Relaxed},
+};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
 use crate::Pool;
@@ -114,6 +117,8 @@ pub struct Arena {
     /// Frames that no pool has: never issued, handed back by a pool that had too many, or dropped.
     spare: Mutex<Vec<Frame>>,
     orphaned: AtomicU64,
+    /// Of each frame, how many of its parts have ended since somebody keeps it; less those that were made, once its owner has let go.
+    ended: Box<[AtomicU32]>,
 }
 
 // SAFETY: `base` is only turned into frames, once, by `new`; after that each frame's bytes belong to its `Frame`.
@@ -158,6 +163,7 @@ impl Arena {
             frames,
             spare: Mutex::new(Vec::with_capacity(frames)),
             orphaned: AtomicU64::new(0),
+            ended: (0..frames).map(|_| AtomicU32::new(0)).collect(),
         }));
         ARENAS.write().unwrap_or_else(PoisonError::into_inner).push(arena);
         arena.spare().extend((0..frames).rev().map(|index| {
@@ -232,6 +238,41 @@ impl Arena {
         (index < self.frames && offset.wrapping_sub(self.stride.offset(index)) < FRAME_SIZE).then_some(index)
     }
 
+    /// Whether the frame is of this arena.
+    #[inline]
+    fn has(&self, frame: &Frame) -> bool {
+        frame.address().wrapping_sub(self.base()) < self.len
+    }
+
+    /// The arena that a frame is of.
+    pub(crate) fn of(frame: &Frame) -> &'static Self {
+        let arenas = ARENAS.read().unwrap_or_else(PoisonError::into_inner);
+        let home = arenas.iter().find(|arena| arena.has(frame));
+        home.unwrap_or_else(|| unreachable!("every frame is cut out of an arena, which stays"))
+    }
+
+    /// Counts the end of a part of a kept frame, by 1, or that its owner has let go of it, by less than nothing: by so many parts as
+    /// there have been. The frame is returned when that was all; else somebody else has it still, and it must not be used.
+    #[inline]
+    pub(crate) fn count_parts(&self, frame: Frame, change: u32) -> Option<Frame> {
+        let arena = if self.has(&frame) { self } else { Self::of(&frame) };
+        let index = arena.index(arena.offset(&frame));
+        let count = index.and_then(|index| arena.ended.get(index));
+        // What the others have read is behind them when the frame is written again.
+        if count.is_some_and(|count| count.fetch_add(change, AcqRel).wrapping_add(change) == 0) {
+            return Some(frame);
+        }
+        std::mem::forget(frame);
+        None
+    }
+
+    /// Frame number `index`, of which there are so many, once more: as [`Frame::alias`].
+    pub(crate) fn alias(&self, index: usize) -> Frame {
+        assert!(index < self.frames, "there is no such frame");
+        // SAFETY: as in `with_stride`, the offset of a frame lies within the memory.
+        Frame(unsafe { self.base.add(self.stride.offset(index)) })
+    }
+
     pub(crate) fn spare(&self) -> MutexGuard<'_, Vec<Frame>> {
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -243,7 +284,7 @@ impl Arena {
 #[derive(Debug)]
 pub struct Frame(NonNull<u8>);
 
-// SAFETY: a frame is the only owner of its bytes, wherever it is.
+// SAFETY: a frame is the only owner of its bytes, wherever it is; those of a kept one are read by several, of whom none writes.
 unsafe impl Send for Frame {}
 // SAFETY: `&Frame` only gives `&[u8]`.
 unsafe impl Sync for Frame {}
@@ -262,6 +303,18 @@ impl Frame {
     pub fn bytes_mut(&mut self) -> &mut [u8; FRAME_SIZE] {
         // SAFETY: as in `bytes`, and `&mut self` makes this the only reference.
         unsafe { self.0.cast::<[u8; FRAME_SIZE]>().as_mut() }
+    }
+
+    /// Its first byte.
+    #[inline]
+    pub(crate) fn first(&self) -> *mut u8 {
+        self.0.as_ptr()
+    }
+
+    /// The same frame once more, for who sees to it that only one of the two is ever taken for its owner.
+    #[inline]
+    pub(crate) fn alias(&self) -> Self {
+        Self(self.0)
     }
 
     /// Asks for the cache line of a packet's first bytes, at [`HEADROOM`], which are needed some packets later.
@@ -292,11 +345,8 @@ impl Frame {
 impl Drop for Frame {
     #[cold]
     fn drop(&mut self) {
-        let arenas = ARENAS.read().unwrap_or_else(PoisonError::into_inner);
-        let home = arenas.iter().find(|a| self.address().wrapping_sub(a.base()) < a.len);
-        if let Some(arena) = home {
-            arena.orphaned.fetch_add(1, Relaxed);
-            arena.spare().push(Self(self.0));
-        }
+        let home = Arena::of(self);
+        home.orphaned.fetch_add(1, Relaxed);
+        home.spare().push(self.alias());
     }
 }

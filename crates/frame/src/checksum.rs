@@ -50,13 +50,14 @@ impl Packet {
         matches!(self.offload.checksum(), Checksum::Partial { offset: OF_SCTP, .. })
     }
 
-    /// Writes bytes, which may lie in several frames.
+    /// Writes bytes, which may lie in several frames, if they are the packet's own.
     fn put<const N: usize>(&mut self, place: usize, bytes: [u8; N]) -> Result<(), NoPlace> {
-        if place + N > self.len() {
+        let own: usize = self.own_segments_mut().map(|segment| segment.len()).sum();
+        if place + N > own {
             return Err(NoPlace);
         }
         let mut at = 0;
-        for segment in self.segments_mut() {
+        for segment in self.own_segments_mut() {
             let there = segment.bytes_mut();
             for (place, byte) in (place..).zip(bytes) {
                 if let Some(to) = place.checked_sub(at).and_then(|i| there.get_mut(i)) {
@@ -71,8 +72,7 @@ impl Packet {
     /// The bytes from `start` to the end.
     fn pieces_from(&self, start: usize) -> impl Iterator<Item = &[u8]> {
         let mut skip = start;
-        self.segments().map(move |segment| {
-            let bytes = segment.bytes();
+        self.slices().map(move |bytes| {
             let wanted = &bytes[skip.min(bytes.len())..];
             skip -= bytes.len() - wanted.len();
             wanted
@@ -175,7 +175,7 @@ mod tests {
         packet.offload.set_checksum(Checksum::Valid);
         packet.complete_checksum().unwrap();
         assert_eq!(packet.offload.checksum(), Checksum::Valid);
-        assert!(packet.segments().all(|segment| segment.bytes() == [1; 20]));
+        assert!(packet.slices().all(|bytes| bytes == [1; 20]));
         pool.give_packet(packet);
     }
 

@@ -4,6 +4,7 @@
 //! owns its bytes; nobody else can reach them. A worker keeps its free frames in a [`Pool`], makes them into
 //! [`Packet`]s, and moves packets in [`Batch`]es. A frame that the kernel or a NIC holds is *lent*: it sits in a
 //! [`Ledger`] or, where frames come back in their order, in a [`RingLedger`]: its bytes cannot be reached until it comes back.
+//! What may have to be sent once more is in a [`Kept`] frame: packets carry [`Part`]s of it, and all who have it only read.
 //!
 //! ```
 //! use bywash_frame::{Arena, Batch, Packet};
@@ -25,6 +26,7 @@ mod arena;
 mod batch;
 mod checksum;
 mod copy;
+mod kept;
 mod ledger;
 mod offload;
 mod packet;
@@ -37,6 +39,7 @@ pub use arena::{Arena, ArenaError, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, PAGE
 pub use batch::{BATCH, Batch, Place};
 pub use checksum::NoPlace;
 pub use copy::copy;
+pub use kept::{Kept, Part, Piece};
 pub use ledger::{Ledger, ReclaimError};
 pub use offload::{Checksum, Offload, Segmentation, SegmentationKind};
 pub use packet::{MAX_FRAMES, Packet};

@@ -1,8 +1,9 @@
 //! A packet: a chain of frames, with a length and what the NIC knows or is to do.
+#![expect(unsafe_code, reason = "a chain has parts of kept frames as segments, and remembers which they are")]
 
 use arrayvec::ArrayVec;
 
-use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, NoRoom, Offload, Pool, Segment, copy};
+use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, NoRoom, Offload, Part, Piece, Pool, Segment, copy};
 
 /// Frames a packet can have: enough for 64 KiB in frames of 2 KiB, and headers of its own in front.
 pub const MAX_FRAMES: usize = 34;
@@ -11,9 +12,13 @@ pub const MAX_FRAMES: usize = 34;
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     segments: ArrayVec<Segment, { MAX_FRAMES - 1 }>,
+    /// Bit `n` is set when segment `n` is a part of a frame that somebody else keeps.
+    parts: u64,
     /// Bytes in all of them.
     len: usize,
 }
+
+const _: () = assert!(MAX_FRAMES - 1 <= u64::BITS as usize, "there is a bit for each");
 
 impl Chain {
     /// Appends a segment, for which there is room.
@@ -23,10 +28,83 @@ impl Chain {
         self.segments.push(segment);
     }
 
-    /// Takes all segments out.
-    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Segment> + '_ {
+    /// Appends a part, for which there is room.
+    #[inline]
+    fn push_part(&mut self, part: Part) {
+        self.parts |= 1 << self.segments.len();
+        self.push(part.into_segment());
+    }
+
+    /// The last segment, if its frame is the packet's own.
+    #[inline]
+    fn last_whole(&mut self) -> Option<&mut Segment> {
+        let last = self.segments.len().checked_sub(1)?;
+        if is_part(self.parts, last) { None } else { self.segments.last_mut() }
+    }
+
+    /// Takes the last one out.
+    fn pop(&mut self) -> Option<Piece> {
+        let segment = self.segments.pop()?;
+        let n = self.segments.len();
+        self.len -= segment.len();
+        let piece = piece(segment, is_part(self.parts, n));
+        self.parts &= !(1 << n);
+        Some(piece)
+    }
+
+    /// Takes all out.
+    #[inline]
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = Piece> + '_ {
         self.len = 0;
-        self.segments.drain(..)
+        let parts = std::mem::take(&mut self.parts);
+        Pieces { segments: self.segments.drain(..), parts }
+    }
+}
+
+impl Drop for Chain {
+    fn drop(&mut self) {
+        self.drain().for_each(drop);
+    }
+}
+
+/// Segments on their way out of a chain. Those that nobody takes are dropped as what they are.
+struct Pieces<'a> {
+    segments: arrayvec::Drain<'a, Segment, { MAX_FRAMES - 1 }>,
+    parts: u64,
+}
+
+impl Iterator for Pieces<'_> {
+    type Item = Piece;
+
+    #[inline]
+    fn next(&mut self) -> Option<Piece> {
+        let segment = self.segments.next()?;
+        let piece = piece(segment, is_part(self.parts, 0));
+        self.parts >>= 1;
+        Some(piece)
+    }
+}
+
+impl Drop for Pieces<'_> {
+    fn drop(&mut self) {
+        self.for_each(drop);
+    }
+}
+
+/// Whether segment `n` of a chain is a part.
+#[inline]
+fn is_part(parts: u64, n: usize) -> bool {
+    parts >> n & 1 != 0
+}
+
+/// What a chain has a segment for.
+#[inline]
+fn piece(segment: Segment, is_part: bool) -> Piece {
+    if is_part {
+        // SAFETY: `Chain::push_part` has set the bit for such a segment, and it leaves the chain here.
+        Piece::Part(unsafe { Part::from_segment(segment) })
+    } else {
+        Piece::Whole(segment)
     }
 }
 
@@ -97,25 +175,29 @@ impl Packet {
         &self.head
     }
 
-    /// All segments in order.
+    /// The bytes of all frames in order.
     #[inline]
-    pub fn segments(&self) -> impl Iterator<Item = &Segment> {
-        std::iter::once(&self.head).chain(self.rest.iter().flat_map(|chain| &chain.segments))
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        let rest = self.rest.iter().flat_map(|chain| &chain.segments);
+        std::iter::once(&self.head).chain(rest).map(Segment::bytes)
     }
 
-    /// All segments in order.
-    #[inline]
-    pub fn segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
-        std::iter::once(&mut self.head).chain(self.rest.iter_mut().flat_map(|chain| &mut chain.segments))
+    /// The first segments in order, up to one whose frame is not the packet's own.
+    pub(crate) fn own_segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
+        let rest = self.rest.iter_mut().flat_map(|chain| {
+            let own = chain.parts.trailing_zeros() as usize;
+            chain.segments.iter_mut().take(own)
+        });
+        std::iter::once(&mut self.head).chain(rest)
     }
 
     /// Copies the whole packet to the front of `to` and returns how many bytes that were: the packet's length, or
     /// `to`'s when that is less.
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut done = 0;
-        for segment in self.segments() {
-            let n = segment.bytes().len().min(to.len() - done);
-            copy(&segment.bytes()[..n], &mut to[done..]);
+        for bytes in self.slices() {
+            let n = bytes.len().min(to.len() - done);
+            copy(&bytes[..n], &mut to[done..]);
             done += n;
         }
         done
@@ -134,17 +216,21 @@ impl Packet {
     pub fn truncate(&mut self, len: usize, pool: &mut Pool) {
         if let Some(mut chain) = self.rest.take() {
             while self.head.len() + chain.len > len
-                && let Some(mut last) = chain.segments.pop()
+                && let Some(last) = chain.pop()
             {
-                chain.len -= last.len();
-                let kept = len.saturating_sub(self.head.len() + chain.len).min(last.len());
-                if kept == 0 {
-                    pool.give(last.into_frame());
-                    continue;
+                let left = len.saturating_sub(self.head.len() + chain.len).min(last.bytes().len());
+                match last {
+                    last if left == 0 => pool.give_piece(last),
+                    Piece::Whole(mut segment) => {
+                        // It has as many.
+                        let _shorter = segment.set_len(left);
+                        chain.push(segment);
+                    }
+                    Piece::Part(mut part) => {
+                        part.shorten(left);
+                        chain.push_part(part);
+                    }
                 }
-                // It has as many.
-                let _shorter = last.set_len(kept);
-                chain.push(last);
             }
             if chain.segments.is_empty() { pool.keep_chain(chain) } else { self.rest = Some(chain) }
         }
@@ -156,16 +242,11 @@ impl Packet {
     /// Appends bytes within the last frame.
     ///
     /// # Errors
-    /// [`NoRoom`] when they do not fit there.
+    /// [`NoRoom`] when they do not fit there, or the frame is not the packet's own.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
-        let (last, rest_len) = match &mut self.rest {
-            Some(chain) => (chain.segments.last_mut().unwrap_or(&mut self.head), Some(&mut chain.len)),
-            None => (&mut self.head, None),
-        };
-        last.extend_from_slice(bytes)?;
-        if let Some(len) = rest_len {
-            *len += bytes.len();
-        }
+        let Some(chain) = &mut self.rest else { return self.head.extend_from_slice(bytes) };
+        chain.last_whole().ok_or(NoRoom)?.extend_from_slice(bytes)?;
+        chain.len += bytes.len();
         Ok(())
     }
 
@@ -174,10 +255,12 @@ impl Packet {
     /// # Errors
     /// [`NoRoom`] when the pool has no frame left or the packet [`MAX_FRAMES`]; it then holds a part of the bytes.
     pub fn append(&mut self, bytes: &[u8], pool: &mut Pool) -> Result<(), NoRoom> {
-        let last = self.rest.as_ref().and_then(|chain| chain.segments.last()).unwrap_or(&self.head);
-        let room = FRAME_SIZE - last.start() - last.len();
+        let last = self.rest.as_mut().map_or(Some(&mut self.head), |chain| chain.last_whole());
+        let room = last.map_or(0, |last| FRAME_SIZE - last.start() - last.len());
         let (now, later) = bytes.split_at(room.min(bytes.len()));
-        self.extend_from_slice(now)?;
+        if !now.is_empty() {
+            self.extend_from_slice(now)?;
+        }
         for bytes in later.chunks(FRAME_DATA) {
             let mut frame = pool.take().ok_or(NoRoom)?;
             copy(bytes, &mut frame.bytes_mut()[HEADROOM..]);
@@ -226,6 +309,20 @@ impl Packet {
         Ok(())
     }
 
+    /// Appends a part of a frame that somebody else keeps.
+    ///
+    /// # Errors
+    /// The part itself when the packet has [`MAX_FRAMES`] already.
+    #[inline]
+    pub fn push_part(&mut self, part: Part, pool: &mut Pool) -> Result<(), Part> {
+        let chain = self.rest.get_or_insert_with(|| pool.take_chain());
+        if chain.segments.is_full() {
+            return Err(part);
+        }
+        chain.push_part(part);
+        Ok(())
+    }
+
     /// Appends the frame of another packet, which has only that one, without its first `n` bytes.
     ///
     /// # Errors
@@ -241,12 +338,12 @@ impl Packet {
         Ok(())
     }
 
-    /// Gives out the first segment and the others, for lending their frames one by one.
-    pub fn into_segments(self, pool: &mut Pool, mut each: impl FnMut(Segment, &mut Pool)) {
-        each(self.head, pool);
+    /// Gives out what it is made of in order, for lending it piece by piece.
+    pub fn into_pieces(self, pool: &mut Pool, mut each: impl FnMut(Piece, &mut Pool)) {
+        each(Piece::Whole(self.head), pool);
         if let Some(mut chain) = self.rest {
-            for segment in chain.drain() {
-                each(segment, pool);
+            for piece in chain.drain() {
+                each(piece, pool);
             }
             pool.keep_chain(chain);
         }

@@ -3,7 +3,7 @@
 use std::vec::Drain;
 
 use crate::packet::Chain;
-use crate::{Arena, Batch, Frame, Packet, Segment};
+use crate::{Arena, Batch, Frame, Kept, Packet, Part, Piece, Segment};
 
 /// Frames that move between a pool and its arena's spare list at once: the lock there is paid once for so many.
 const EXCHANGE: usize = 256;
@@ -94,6 +94,31 @@ impl Pool {
         }
     }
 
+    /// Takes a frame back that somebody has kept, when no part of it is left in a packet; else when the last one ends.
+    #[inline]
+    pub fn give_kept(&mut self, kept: Kept) {
+        if let Some(frame) = kept.end(self.arena) {
+            self.give(frame);
+        }
+    }
+
+    /// Ends a part. The last one of a frame that nobody keeps any more gives it back.
+    #[inline]
+    pub fn give_part(&mut self, part: Part) {
+        if let Some(frame) = part.end(self.arena) {
+            self.give(frame);
+        }
+    }
+
+    /// Takes back what a packet was made of.
+    #[inline]
+    pub fn give_piece(&mut self, piece: Piece) {
+        match piece {
+            Piece::Whole(segment) => self.give(segment.into_frame()),
+            Piece::Part(part) => self.give_part(part),
+        }
+    }
+
     /// Takes frames back.
     #[inline]
     pub fn give_many(&mut self, frames: impl Iterator<Item = Frame>) {
@@ -131,8 +156,8 @@ impl Pool {
 
     #[cold]
     fn give_chain(&mut self, mut chain: Box<Chain>) {
-        for segment in chain.drain() {
-            self.give(segment.into_frame());
+        for piece in chain.drain() {
+            self.give_piece(piece);
         }
         self.keep_chain(chain);
     }

@@ -7,9 +7,10 @@
     reason = "places of a ring and of lists are read and written by pointer: 20 instructions less for a forwarded packet"
 )]
 
+use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 
-use crate::{Arena, Batch, Frame, Packet, Pool};
+use crate::{Arena, Batch, Frame, Packet, Part, Piece, Pool, Segment};
 
 /// The frames that one ring has lent to a NIC, the oldest first.
 ///
@@ -23,13 +24,15 @@ pub struct RingLedger {
     /// Free-running: numbers of places wrap.
     oldest: usize,
     next: usize,
+    /// Numbers of the places, the oldest first, whose frames others keep: parts of them are lent.
+    parts: VecDeque<usize>,
 }
 
 impl RingLedger {
     /// An empty one for `most` frames of `arena`, rounded up to a power of two.
     pub fn new(arena: &'static Arena, most: usize) -> Self {
         let places = (0..most.next_power_of_two()).map(|_| MaybeUninit::uninit()).collect();
-        Self { arena, places, oldest: 0, next: 0 }
+        Self { arena, places, oldest: 0, next: 0, parts: VecDeque::new() }
     }
 
     /// How many frames are lent.
@@ -59,9 +62,39 @@ impl RingLedger {
         offset
     }
 
-    /// Takes back the oldest frame, when the NIC has let go of it.
+    /// Takes what a packet is made of to be lent, and returns the offset in the arena where its bytes begin.
+    ///
+    /// # Panics
+    /// When it is another arena's, or no more can be lent.
+    #[inline]
+    pub fn lend_piece(&mut self, piece: Piece) -> usize {
+        let start = piece.start();
+        match piece {
+            Piece::Whole(segment) => self.lend(segment.into_frame()) + start,
+            Piece::Part(part) => self.lend_part(part) + start,
+        }
+    }
+
+    #[cold]
+    fn lend_part(&mut self, part: Part) -> usize {
+        let number = self.next;
+        let offset = self.lend(part.into_segment().into_frame());
+        self.parts.push_back(number);
+        offset
+    }
+
+    /// Takes back the oldest frame, when the NIC has let go of it. For rings that are lent nothing but whole frames.
+    ///
+    /// # Panics
+    /// When parts of kept frames are lent: they have no owner here.
     #[inline]
     pub fn reclaim(&mut self) -> Option<Frame> {
+        assert!(self.parts.is_empty(), "parts of frames are lent");
+        self.take_oldest()
+    }
+
+    #[inline]
+    fn take_oldest(&mut self) -> Option<Frame> {
         if self.lent() == 0 {
             return None;
         }
@@ -71,6 +104,20 @@ impl RingLedger {
         Some(unsafe { self.places[place].assume_init_read() })
     }
 
+    /// Takes back the oldest frame, or a part of it, and gives it to `pool`; false when there is none.
+    #[cold]
+    fn give_oldest(&mut self, pool: &mut Pool) -> bool {
+        let is_part = self.parts.pop_front_if(|number| *number == self.oldest).is_some();
+        let Some(frame) = self.take_oldest() else { return false };
+        if is_part {
+            // SAFETY: `lend_part` has noted the number of the place in which it put a part's frame.
+            pool.give_part(unsafe { Part::from_segment(Segment::received(frame, 0)) });
+        } else {
+            pool.give(frame);
+        }
+        true
+    }
+
     /// Takes back the `count` oldest frames.
     ///
     /// # Panics
@@ -78,6 +125,10 @@ impl RingLedger {
     #[inline]
     pub fn reclaim_many(&mut self, count: usize, pool: &mut Pool) {
         assert!(count <= self.lent(), "more frames than are lent");
+        if !self.parts.is_empty() {
+            (0..count).for_each(|_| _ = self.give_oldest(pool));
+            return;
+        }
         // There is room for every frame of the arena; only others' could make this allocate.
         pool.list().reserve(count);
         let (place, to_last) = self.place(self.oldest);
@@ -154,7 +205,7 @@ impl RingLedger {
     /// frame's offset in the arena. Returns how many.
     ///
     /// # Panics
-    /// When the ring is not full or a fresh frame another arena's. When `done` or `make` does, frames are lost.
+    /// When the ring is not full, or not of whole frames, or a fresh frame another arena's. When `done` or `make` does, frames are lost.
     #[inline]
     pub fn exchange<T, D>(
         &mut self,
@@ -164,7 +215,10 @@ impl RingLedger {
         mut done: impl FnMut(&T) -> Option<D>,
         mut make: impl FnMut(&T, D, Frame, usize) -> Packet,
     ) -> usize {
-        assert!(self.lent() == self.places.len(), "the ring is not full");
+        assert!(
+            self.lent() == self.places.len() && self.parts.is_empty(),
+            "the ring is not full of whole frames"
+        );
         let (place, _) = self.place(self.oldest);
         let most = pool.at_hand(batch.room().min(beside.len()));
         let (base, bytes, mut foreign) = (self.arena.base(), self.arena.bytes(), false);
@@ -211,7 +265,7 @@ impl RingLedger {
     /// Takes all lent frames back. Only for when the NIC has let go of them: the queue is off and says so, or the
     /// device can reach memory no more.
     pub fn recover(mut self, pool: &mut Pool) {
-        pool.give_many(std::iter::from_fn(|| self.reclaim()));
+        while self.give_oldest(pool) {}
     }
 
     /// Leaves all lent frames with the NIC for good, when it can't be known whether it has let go. Returns how many: they
@@ -361,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "the ring is not full")]
+    #[should_panic(expected = "the ring is not full of whole frames")]
     fn only_a_full_ring_exchanges() {
         let arena = arena();
         let (mut pool, mut ring) = (arena.pool(2).unwrap(), RingLedger::new(arena, 1));

@@ -48,21 +48,15 @@ impl Segment {
     /// The packet's bytes in this frame.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: `start + len` is at most FRAME_SIZE: whatever sets one of them sees to it.
-        unsafe { self.frame.bytes().get_unchecked(self.range()) }
+        // SAFETY: `start + len` is at most FRAME_SIZE: whatever sets one of them sees to it. Of a kept frame others may be written.
+        unsafe { std::slice::from_raw_parts(self.frame.first().add(self.start()), self.len()) }
     }
 
     /// The packet's bytes in this frame.
     #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let range = self.range();
-        // SAFETY: as in `bytes`.
-        unsafe { self.frame.bytes_mut().get_unchecked_mut(range) }
-    }
-
-    #[inline]
-    fn range(&self) -> std::ops::Range<usize> {
-        self.start()..self.start() + self.len()
+        // SAFETY: as in `bytes`, and `&mut self` makes this the only reference.
+        unsafe { std::slice::from_raw_parts_mut(self.frame.first().add(self.start()), self.len()) }
     }
 
     /// Where in the frame the bytes begin.
@@ -90,7 +84,7 @@ impl Segment {
 
     /// Appends bytes; [`NoRoom`] when the frame ends before.
     pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
-        let end = self.range().end;
+        let end = self.start() + self.len();
         let added = u32::try_from(bytes.len()).map_err(|_| NoRoom)?;
         let room = self.frame.bytes_mut()[end..].get_mut(..bytes.len());
         copy(bytes, room.ok_or(NoRoom)?);

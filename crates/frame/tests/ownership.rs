@@ -144,7 +144,7 @@ impl World {
             }
         }
         assert_eq!((packet.frames(), packet.len()), (expected, 100 + 11 * (expected - 1)));
-        assert_eq!(packet.segments().map(|s| s.bytes().len()).sum::<usize>(), packet.len());
+        assert_eq!(packet.slices().map(<[u8]>::len).sum::<usize>(), packet.len());
         if dropped {
             drop(packet);
         } else {
@@ -391,7 +391,7 @@ fn a_packet_takes_another_ones_frame_without_its_front() {
         let part = packet(&mut pool, part);
         whole.append_rest(part, 2, &mut pool).unwrap();
     }
-    let bytes: Vec<u8> = whole.segments().flat_map(|segment| segment.bytes()).copied().collect();
+    let bytes: Vec<u8> = whole.slices().flatten().copied().collect();
     assert_eq!((bytes.as_slice(), whole.len(), whole.frames()), (&b"headonetwo"[..], 10, 4));
     let short = packet(&mut pool, b".");
     let short = whole.append_rest(short, 2, &mut pool).unwrap_err();

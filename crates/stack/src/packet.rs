@@ -16,8 +16,7 @@ pub(crate) fn append_range(
 /// Bytes `range` of a packet, frame by frame.
 pub(crate) fn slices(packet: &Packet, range: std::ops::Range<usize>) -> impl Iterator<Item = &[u8]> {
     let (mut skip, mut left) = (range.start, range.len());
-    packet.segments().filter_map(move |segment| {
-        let bytes = segment.bytes();
+    packet.slices().filter_map(move |bytes| {
         let from = skip.min(bytes.len());
         let until = (from + left).min(bytes.len());
         skip -= from;

@@ -188,8 +188,7 @@ impl Capturer {
             let time = packet.offload.timestamp().unwrap_or(now);
             self.producer.put(orders.format.record_head(time, captured, original).bytes());
             let mut left = captured as usize;
-            for segment in packet.segments() {
-                let part = segment.bytes();
+            for part in packet.slices() {
                 let part = &part[..left.min(part.len())];
                 self.producer.put(part);
                 left -= part.len();

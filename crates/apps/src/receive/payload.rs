@@ -202,8 +202,7 @@ fn crc(packet: &Packet, from: usize, len: usize) -> u32 {
 fn crc_of_frames(packet: &Packet, from: usize, len: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     let (mut skip, mut left) = (from, len);
-    for segment in packet.segments() {
-        let bytes = segment.bytes();
+    for bytes in packet.slices() {
         let part = &bytes[skip.min(bytes.len())..];
         skip -= bytes.len() - part.len();
         let part = &part[..left.min(part.len())];

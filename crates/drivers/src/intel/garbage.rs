@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use bywash_frame::{Arena, Batch, Checksum, FRAME_DATA, MAX_FRAMES, Packet, Pool, Segment, Stride};
+use bywash_frame::{Arena, Batch, Checksum, FRAME_DATA, Kept, MAX_FRAMES, Packet, Pool, Segment, Stride};
 use bywash_hw::ixgbe::desc::rx;
 use bywash_port::{RxQueue, TxQueue};
 use bywash_sys::dma::{Descriptors, DmaBuffer};
@@ -136,14 +136,20 @@ fn a_receiving_ring_loses_no_frame_whatever_is_written_back() {
     run.unwrap();
 }
 
-/// A packet of some frames, which may want a tag or a checksum.
+/// A packet of some frames, which may want a tag or a checksum, and of which some may be kept by somebody else, once or several times.
 fn packet(frames: usize, length: usize, wish: u8, pool: &mut Pool) -> Option<Packet> {
     let mut packet = Packet::new(pool.take()?);
     packet.extend_from_slice(&vec![1; length]).unwrap();
-    for _ in 1..frames {
-        let segment = Segment::new(pool.take()?, 256, length).unwrap();
-        packet.push_segment(segment, pool).ok()?;
+    let mut kept = Kept::new(pool.take()?);
+    for i in 1..frames {
+        if wish >> 2 & i.to_le_bytes()[0] != 0 {
+            packet.push_part(kept.part(256, length).unwrap(), pool).ok()?;
+        } else {
+            let segment = Segment::new(pool.take()?, 256, length).unwrap();
+            packet.push_segment(segment, pool).ok()?;
+        }
     }
+    pool.give_kept(kept);
     if wish & 1 != 0 {
         packet.offload.set_vlan(Some(u16::from(wish)));
     }

@@ -4,7 +4,7 @@
 //! happens in `flush` alone. Of each block only the descriptor that was asked for is looked at: when it is done, so are
 //! all before it.
 
-use bywash_frame::{Batch, Packet, Pool, RingLedger, Segment};
+use bywash_frame::{Batch, Packet, Piece, Pool, RingLedger};
 use bywash_hw::ixgbe::MAX_TX_DESCRIPTORS;
 use bywash_hw::ixgbe::desc::tx;
 use bywash_port::{QueueCounters, TxQueue};
@@ -154,11 +154,11 @@ impl<R: Registers> TxRing<R> {
 
     /// Fills the next descriptor with a frame's bytes.
     #[inline]
-    fn put(&mut self, segment: Segment, command: u32, olinfo: u32) {
-        let (start, length) = (segment.start(), segment.len() as u64);
-        let offset = self.frames.lend(segment.into_frame());
+    fn put(&mut self, piece: Piece, command: u32, olinfo: u32) {
+        let length = piece.bytes().len() as u64;
+        let offset = self.frames.lend_piece(piece);
         let second = u64::from(olinfo) << 32 | u64::from(command) | length;
-        self.ring.at(self.next).put(self.addresses.of(offset + start), second);
+        self.ring.at(self.next).put(self.addresses.of(offset), second);
         self.next = self.next.wrapping_add(1);
         self.open.descriptors += 1;
         self.open.frames += 1;
@@ -267,18 +267,18 @@ impl<R: Registers> TxRing<R> {
         let olinfo = work.olinfo | self.olinfo;
         let mut left = packet.len();
         let mut command = DATA | work.command;
-        packet.into_segments(pool, |segment, pool| {
-            let bytes = segment.len();
+        packet.into_pieces(pool, |piece, pool| {
+            let bytes = piece.bytes().len();
             if bytes == 0 {
                 // The NIC takes no descriptor without bytes.
-                pool.give(segment.into_frame());
+                pool.give_piece(piece);
                 return;
             }
             left -= bytes;
             if left == 0 {
                 command |= tx::EOP.mask;
             }
-            self.put(segment, command, olinfo);
+            self.put(piece, command, olinfo);
         });
         self.queued += 1;
         self.packet_ends(length);

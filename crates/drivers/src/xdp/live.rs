@@ -159,9 +159,9 @@ impl LiveTx {
             let len = u32::try_from(packet.len()).unwrap_or(u32::MAX);
             memory.copy_in(self.region + LiveFrames::length(place), len.as_bytes());
             let mut at = self.region + LiveFrames::packet(place);
-            for segment in packet.segments() {
-                memory.copy_in(at, segment.bytes());
-                at += segment.bytes().len();
+            for bytes in packet.slices() {
+                memory.copy_in(at, bytes);
+                at += bytes.len();
             }
         }
         memory.copy_in(self.region + LiveFrames::NEXT, 0_u64.as_bytes());

@@ -171,7 +171,7 @@ impl Tx {
         self.parts.chains
             && packet.frames() <= self.parts.max_frames.min(self.parts.ring.size() as usize)
             && packet.head().len() >= MIN_LEN
-            && packet.segments().all(|segment| !segment.bytes().is_empty())
+            && packet.slices().all(|bytes| !bytes.is_empty())
     }
 
     /// Lends a packet's frames to the kernel; there is room for all of them.
@@ -179,12 +179,11 @@ impl Tx {
     fn send(&mut self, packet: Packet, pool: &mut Pool) {
         let mut left = packet.frames();
         let (parts, lengths) = (&mut self.parts, &mut self.lengths);
-        packet.into_segments(pool, |segment, _| {
+        packet.into_pieces(pool, |piece, _| {
             left -= 1;
-            let (start, len) = (segment.start(), segment.bytes().len());
-            let offset = parts.ledger.lend(segment.into_frame()) + start;
-            // A segment is at most a frame long.
-            let len = u32::try_from(len).unwrap_or_default();
+            // A piece is at most a frame long.
+            let len = u32::try_from(piece.bytes().len()).unwrap_or_default();
+            let offset = parts.ledger.lend_piece(piece);
             let options = if left > 0 { Descriptor::CONTINUES } else { 0 };
             let pushed = parts.ring.push(Descriptor { address: offset as u64, len, options });
             debug_assert!(pushed, "there was room");
@@ -198,12 +197,11 @@ impl Tx {
     fn reap(&mut self, pool: &mut Pool) {
         while let Some(address) = self.parts.completion.pop() {
             let offset = usize::try_from(xsk::offset(address)).unwrap_or(usize::MAX);
-            let Ok((frame, _)) = self.parts.ledger.reclaim(offset) else {
+            if self.parts.ledger.give_back(offset, pool).is_err() {
                 // Not ours: whoever wrote that, no frame changes hands.
                 self.errors += 1;
                 continue;
-            };
-            pool.give(frame);
+            }
             let (len, is_last) = self.lengths.pop();
             let packets = u64::from(is_last);
             self.completed += packets;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use bywash_drivers::ixgbe::{self, PhysicalFunction, Settings};
-use bywash_drivers::port::frame::{Arena, Batch, Packet, Pool, Segment, Stride};
+use bywash_drivers::port::frame::{Arena, Batch, Kept, Packet, Pool, Segment, Stride};
 use bywash_drivers::port::{Port, PortName, RxQueue, TxQueue};
 use bywash_models::cable::Impairment;
 use bywash_models::function::InProcess;
@@ -137,15 +137,22 @@ pub(crate) fn bytes(packet: Packet, pool: &mut Pool) -> Vec<u8> {
     bytes
 }
 
-/// A packet of these bytes, in as many frames of `piece` bytes as it takes.
+/// A packet of these bytes, in as many frames of `piece` bytes as it takes. Each second one behind the first is a part of a frame
+/// that somebody else has kept.
 pub(crate) fn packet(bytes: &[u8], piece: usize, pool: &mut Pool) -> Packet {
     let mut pieces = bytes.chunks(piece);
     let mut packet = Packet::new(pool.take().unwrap());
     packet.extend_from_slice(pieces.next().unwrap()).unwrap();
-    for piece in pieces {
+    for (i, piece) in pieces.enumerate() {
         let mut segment = Segment::new(pool.take().unwrap(), 256, piece.len()).unwrap();
         segment.bytes_mut().copy_from_slice(piece);
-        packet.push_segment(segment, pool).unwrap();
+        if i % 2 == 0 {
+            packet.push_segment(segment, pool).unwrap();
+        } else {
+            let mut kept = Kept::new(segment.into_frame());
+            packet.push_part(kept.part(256, piece.len()).unwrap(), pool).unwrap();
+            pool.give_kept(kept);
+        }
     }
     packet
 }

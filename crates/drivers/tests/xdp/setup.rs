@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::xdp::{self, Options, XdpPort};
-use bywash_frame::{Arena, Batch, Packet, Pool, Segment};
+use bywash_frame::{Arena, Batch, Kept, Packet, Pool, Segment};
 use bywash_lab::{Host, Lab, PairOptions, Untouched};
 use bywash_port::{Counter, OpenError, Port, QueueChoice, QueuePair, RxQueue, TxQueue};
 use bywash_sys::memory::{HugePages, allocate};
@@ -131,15 +131,22 @@ pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// As many frames as it takes, `per_frame` bytes in each.
+/// As many frames as it takes, `per_frame` bytes in each. Each second one behind the first is a part of a frame that somebody else has
+/// kept.
 pub(crate) fn packet(pool: &mut Pool, bytes: &[u8], per_frame: usize) -> Packet {
     let mut parts = bytes.chunks(per_frame);
     let mut packet = Packet::new(pool.take().unwrap());
     packet.extend_from_slice(parts.next().unwrap()).unwrap();
-    for part in parts {
+    for (i, part) in parts.enumerate() {
         let mut frame = pool.take().unwrap();
         frame.bytes_mut()[256..256 + part.len()].copy_from_slice(part);
-        packet.push_segment(Segment::new(frame, 256, part.len()).unwrap(), pool).unwrap();
+        if i % 2 == 0 {
+            packet.push_segment(Segment::new(frame, 256, part.len()).unwrap(), pool).unwrap();
+        } else {
+            let mut kept = Kept::new(frame);
+            packet.push_part(kept.part(256, part.len()).unwrap(), pool).unwrap();
+            pool.give_kept(kept);
+        }
     }
     packet
 }

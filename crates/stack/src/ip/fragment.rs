@@ -183,7 +183,7 @@ mod tests {
             assert_eq!((ip.fragment_offset(), ip.identification.get()), (all.len(), 77));
             assert_eq!(ip.fragment.get() & MORE_FRAGMENTS != 0, i < 2);
             assert!(piece.len() <= 1500);
-            all.extend(piece.segments().flat_map(|s| s.bytes().to_vec()).skip(20));
+            all.extend(piece.slices().flatten().skip(20));
         }
         assert_eq!((pieces.len(), all), (3, data));
         pieces.into_iter().for_each(|piece| pool.give_packet(piece));

@@ -210,8 +210,7 @@ impl Connection {
         let Some(way) = &self.way else { return true };
         let front = way.transport();
         let mut packet = headed(frame, front, headers);
-        let mut slices = self.send.slices(from, len as usize);
-        if slices.try_for_each(|slice| packet.append(slice, cx.pool)).is_err() {
+        if self.send.append_to(&mut packet, from, len as usize, cx.pool).is_err() {
             cx.counters.no_memory += 1;
             cx.pool.give_packet(packet);
             return false;

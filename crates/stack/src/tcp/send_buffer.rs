@@ -1,22 +1,37 @@
-//! Bytes that wait to be sent or acknowledged, in frames: what is sent once more is found by division.
+//! Bytes that wait to be sent or acknowledged, in frames: what is sent once more is found by division. Packets carry copies of
+//! them, or parts of the frames themselves.
 
-use bywash_frame::{FRAME_SIZE, Frame, Pool, copy};
+use bywash_frame::{FRAME_SIZE, Kept, NoRoom, Packet, Pool, copy};
 
+use super::receive_buffer::length;
 use crate::queue::Queue;
 use crate::stack::Share;
 
 /// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
 #[derive(Debug, Default)]
 pub(super) struct SendBuffer {
-    frames: Queue<Frame>,
+    frames: Queue<Kept>,
     /// Bytes of the first frame that are gone.
-    front: usize,
-    len: usize,
+    front: u32,
+    len: u32,
 }
 
 impl SendBuffer {
     pub(super) fn len(&self) -> usize {
-        self.len
+        self.len as usize
+    }
+
+    /// The number of the frame in which byte `n` lies, and where in it.
+    #[inline]
+    fn place(&self, n: usize) -> (usize, usize) {
+        let n = self.front as usize + n;
+        (n / FRAME_SIZE, n % FRAME_SIZE)
+    }
+
+    /// How many of `len` bytes from `from` on there are.
+    #[inline]
+    fn within(&self, from: usize, len: usize) -> usize {
+        len.min(self.len().saturating_sub(from))
     }
 
     /// Bytes of frames in use.
@@ -43,9 +58,9 @@ impl SendBuffer {
     fn write_first(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
         let Some(mut frame) = pool.take() else { return 0 };
         copy(bytes, frame.bytes_mut());
-        self.frames.push_made(|| frame);
-        self.len = bytes.len();
-        self.len
+        self.frames.push_made(|| Kept::new(frame));
+        self.len = length(bytes.len());
+        bytes.len()
     }
 
     /// Appends what `write` writes, up to `most` bytes, and says how many. It is handed one piece of memory after the other and
@@ -59,25 +74,25 @@ impl SendBuffer {
         mut write: impl FnMut(&mut [u8]) -> usize,
     ) -> usize {
         let mut done = 0;
-        let mut free = self.frames.len() * FRAME_SIZE - self.front - self.len;
+        let mut free = self.frames.len() * FRAME_SIZE - self.front as usize - self.len();
         while done < most {
             if free == 0 {
                 let held = self.frames.len();
                 let granted = share.grants(held, pool);
                 let Some(frame) = granted.then(|| pool.take()).flatten() else { break };
-                self.frames.push_back(frame);
+                self.frames.push_back(Kept::new(frame));
                 share.queued += usize::from(held > 0);
                 free = FRAME_SIZE;
             }
             let Some(frame) = self.frames.back_mut() else { break };
             let room = (most - done).min(free);
-            let n = write(&mut frame.bytes_mut()[FRAME_SIZE - free..][..room]).min(room);
+            let n = write(&mut frame.bytes_mut(FRAME_SIZE - free)[..room]).min(room);
             (done, free) = (done + n, free - n);
             if n < room {
                 break;
             }
         }
-        self.len += done;
+        self.len += length(done);
         if self.len == 0 {
             self.clear(share, pool);
         }
@@ -87,14 +102,13 @@ impl SendBuffer {
     /// Bytes `from..from + len`, if the buffer's only frame holds them: nearly every message.
     #[inline]
     pub(super) fn in_one_frame(&self, from: usize, len: usize) -> Option<&[u8]> {
-        self.frames.only()?.bytes().get(self.front + from..self.front + from + len)
+        self.frames.only()?.bytes().get(self.front as usize + from..)?.get(..len)
     }
 
     /// Bytes `from..from + len`, frame by frame.
     #[inline]
     pub(super) fn slices(&self, from: usize, len: usize) -> impl Iterator<Item = &[u8]> {
-        let mut left = len.min(self.len - from.min(self.len));
-        let (mut frame, mut offset) = ((self.front + from) / FRAME_SIZE, (self.front + from) % FRAME_SIZE);
+        let (mut left, (mut frame, mut offset)) = (self.within(from, len), self.place(from));
         std::iter::from_fn(move || {
             if left == 0 {
                 return None;
@@ -106,29 +120,49 @@ impl SendBuffer {
         })
     }
 
+    /// Appends bytes `from..from + len` to a packet where they are. The packet may have some of them when it has no room for all.
+    pub(super) fn append_to(
+        &mut self,
+        packet: &mut Packet,
+        from: usize,
+        len: usize,
+        pool: &mut Pool,
+    ) -> Result<(), NoRoom> {
+        let (mut left, (mut frame, mut start)) = (self.within(from, len), self.place(from));
+        while left > 0 {
+            let part = self.frames[frame].part(start, left.min(FRAME_SIZE - start)).ok_or(NoRoom)?;
+            left -= part.len();
+            if let Err(part) = packet.push_part(part, pool) {
+                pool.give_part(part);
+                return Err(NoRoom);
+            }
+            (frame, start) = (frame + 1, 0);
+        }
+        Ok(())
+    }
+
     /// Takes `n` bytes off the front: they have arrived.
     #[inline(always)]
     pub(super) fn consume(&mut self, n: usize, share: &mut Share, pool: &mut Pool) {
-        if n < self.len {
+        if n < self.len() {
             return self.consume_part(n, share, pool);
         }
         if self.frames.only().is_none() {
             self.clear(share, pool);
         } else if let Some(frame) = self.frames.take_only() {
-            pool.give(frame);
+            pool.give_kept(frame);
         }
         (self.front, self.len) = (0, 0);
     }
 
     fn consume_part(&mut self, n: usize, share: &mut Share, pool: &mut Pool) {
-        self.len -= n;
-        self.front += n;
-        while self.front >= FRAME_SIZE {
-            self.front -= FRAME_SIZE;
+        let (gone, front) = self.place(n);
+        (self.len, self.front) = (self.len - length(n), length(front));
+        for _ in 0..gone {
             // Another one is left, or all would be gone.
             if let Some(frame) = self.frames.pop_front() {
                 share.queued -= 1;
-                pool.give(frame);
+                pool.give_kept(frame);
             }
         }
     }
@@ -138,7 +172,7 @@ impl SendBuffer {
     pub(super) fn clear(&mut self, share: &mut Share, pool: &mut Pool) {
         share.queued -= self.frames.len().saturating_sub(1);
         while let Some(frame) = self.frames.pop_front() {
-            pool.give(frame);
+            pool.give_kept(frame);
         }
         (self.front, self.len) = (0, 0);
     }

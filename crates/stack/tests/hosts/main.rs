@@ -12,6 +12,7 @@ mod fast_open;
 mod fragments;
 mod hostile;
 mod icmp;
+mod in_place;
 mod ip;
 mod ip6;
 mod link_local;
