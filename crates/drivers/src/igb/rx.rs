@@ -8,7 +8,7 @@ use bywash_hw::igb::regs::{
 use bywash_sys::function::Registers;
 
 use super::{REST, steer};
-use crate::intel::{Bar, FCS, NicError, RxErrors, RxRegisters, Settings};
+use crate::intel::{Bar, FCS, NicError, RxBits, RxRegisters, Settings};
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings) -> Result<(), NicError> {
@@ -52,7 +52,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: THRESHOLDS,
     strip: 0,
     unmask: &EIMS,
-    errors: RxErrors::IGB,
+    bits: RxBits::IGB,
     rest: REST,
 };
 

@@ -7,7 +7,7 @@ use bywash_sys::function::Registers;
 
 use super::Settings;
 use crate::igb::{REST, RX_THRESHOLDS};
-use crate::intel::{Bar, RxErrors, RxRegisters};
+use crate::intel::{Bar, RxBits, RxRegisters};
 
 /// What wakes the workers of queues: each has a vector. It is masked when it fires, and its cause cleared.
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, queues: u16) {
@@ -33,6 +33,6 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: RX_THRESHOLDS,
     strip: 0,
     unmask: &EIMS,
-    errors: RxErrors::IGB,
+    bits: RxBits::IGB,
     rest: REST,
 };

@@ -11,7 +11,7 @@ use bywash_sys::function::{DeviceAddresses, Registers};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Bar, REST, RingParts, RxErrors, RxParts, RxRing, Switch, TxParts, TxRing};
+use super::{Bar, REST, RingParts, RxBits, RxParts, RxRing, Switch, TxParts, TxRing};
 
 const RING: u32 = 64;
 const FRAMES: usize = 512;
@@ -97,7 +97,7 @@ fn a_receiving_ring_loses_no_frame_whatever_is_written_back() {
         let (pool, orphaned) = (&mut *pool.borrow_mut(), arena.orphaned());
         let (parts, of_device) = ring(arena);
         let mut ring =
-            Box::new(RxRing::new(RxParts { ring: parts, wake: None, errors: RxErrors::IXGBE, vlans: None }));
+            Box::new(RxRing::new(RxParts { ring: parts, wake: None, bits: RxBits::IXGBE, vlans: None }));
         let (mut batch, mut kept, mut away) = (Batch::new(), Vec::new(), Vec::new());
         let (mut packets, mut bytes) = (0, 0);
         // Writes follow the ring as a device would, but for those that begin anywhere.

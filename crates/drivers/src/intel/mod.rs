@@ -40,7 +40,7 @@ pub(crate) use memory::Memory;
 pub(crate) use physical::{Driver, Prepared};
 pub(crate) use power::{allow_dma, before_reset, identify, power_up, retire};
 pub(crate) use queue::{REST, RxRegisters, TxRegisters, start_all};
-pub(crate) use rx::{RxErrors, RxParts, RxRing, Wake};
+pub(crate) use rx::{RxBits, RxParts, RxRing, Wake};
 pub(crate) use semaphore::Semaphore;
 pub(crate) use settings::{FCS, LONGEST, Limits, capabilities, check_moderation, check_ring};
 pub(crate) use steer::{Addresses, RssRegisters, Steer, check_unicast};

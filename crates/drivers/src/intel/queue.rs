@@ -14,7 +14,7 @@ use bywash_port::QueuePair;
 use bywash_sys::function::{Function, Registers};
 
 use super::{
-    Bar, Memory, NicError, RxErrors, RxParts, RxRing, SHORT, Settings, Switch, TxParts, TxRing, Vlans, Wait,
+    Bar, Memory, NicError, RxBits, RxParts, RxRing, SHORT, Settings, Switch, TxParts, TxRing, Vlans, Wait,
     Wake,
 };
 
@@ -37,8 +37,8 @@ pub(crate) struct RxRegisters {
     pub(crate) strip: u32,
     /// What unmasks the vectors, a bit for each. Queue and vector have the same number.
     pub(crate) unmask: &'static Register,
-    /// What descriptors say of packets that are wrong.
-    pub(crate) errors: RxErrors,
+    /// What descriptors say by other bits than other NICs'.
+    pub(crate) bits: RxBits,
     /// See [`Switch::rest`].
     pub(crate) rest: Duration,
 }
@@ -83,7 +83,7 @@ impl RxRegisters {
         )?;
         let unmask = (self.unmask.at(queue / 32), 1 << (queue % 32));
         let wake = bell.map(|bell| Wake { bell, unmask });
-        Ok(RxRing::new(RxParts { ring, wake, errors: self.errors, vlans }))
+        Ok(RxRing::new(RxParts { ring, wake, bits: self.bits, vlans }))
     }
 
     /// Switches a queue on, one of `queues`. It has no descriptors before its first call to `rx`.

@@ -32,37 +32,54 @@ pub(crate) struct Wake {
     pub(crate) unmask: (u32, u32),
 }
 
-/// Bits of a descriptor's second word that say what is wrong with a packet: the same three on all NICs, in another order.
+/// Bits of a descriptor's second word that don't mean the same on all NICs: what is wrong with a packet, in one order or another,
+/// and what is not to be taken from the words.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RxErrors {
+pub(crate) struct RxBits {
     /// It is damaged.
     pub(crate) damaged: u32,
     /// TCP's or UDP's checksum is wrong.
     pub(crate) transport: u32,
     /// The IPv4 header's checksum is wrong.
     pub(crate) ip: u32,
+    /// There is no hash: where it would be, a flow director filter has put its name.
+    pub(crate) no_hash: u32,
+    /// What is said of checksums is to be ignored.
+    pub(crate) no_checksum: u32,
 }
 
-impl RxErrors {
+impl RxBits {
     /// Those of the 82599 and its virtual functions.
-    pub(crate) const IXGBE: Self = Self { damaged: rx::RXE.mask, transport: rx::L4E.mask, ip: rx::IPE.mask };
+    pub(crate) const IXGBE: Self = Self {
+        damaged: rx::RXE.mask,
+        transport: rx::L4E.mask,
+        ip: rx::IPE.mask,
+        no_hash: rx::FLM.mask,
+        no_checksum: 0,
+    };
     /// Those of the 82576 and its virtual functions.
-    pub(crate) const IGB: Self = Self { damaged: igb::RXE.mask, transport: igb::L4E.mask, ip: igb::IPE.mask };
+    pub(crate) const IGB: Self = Self {
+        damaged: igb::RXE.mask,
+        transport: igb::L4E.mask,
+        ip: igb::IPE.mask,
+        no_hash: 0,
+        no_checksum: igb::IXSM.mask,
+    };
 
     const fn all(self) -> u32 {
-        self.damaged | self.transport | self.ip
+        self.damaged | self.transport | self.ip | self.no_hash | self.no_checksum
     }
 }
 
 // So the hot path asks for any of them alike.
-const _: () = assert!(RxErrors::IXGBE.all() == RxErrors::IGB.all());
+const _: () = assert!(RxBits::IXGBE.all() == RxBits::IGB.all());
 
 /// What a receiving ring is made of.
 #[derive(Debug)]
 pub(crate) struct RxParts<R> {
     pub(crate) ring: RingParts<R>,
     pub(crate) wake: Option<Wake>,
-    pub(crate) errors: RxErrors,
+    pub(crate) bits: RxBits,
     /// VLANs whose tags are packets' own, of a virtual function; all when `None`.
     pub(crate) vlans: Option<Arc<Vlans>>,
 }
@@ -78,7 +95,7 @@ pub(crate) struct RxRing<R> {
     tail: u32,
     switch: Switch,
     wake: Option<Wake>,
-    errors: RxErrors,
+    bits: RxBits,
     vlans: Option<Arc<Vlans>>,
     armed: bool,
     /// The descriptor that is done next, and the one that gets a frame next; free-running.
@@ -105,7 +122,7 @@ enum Partial {
 impl<R: Registers> RxRing<R> {
     /// A ring without frames: the first call to `rx` fills it.
     pub(crate) fn new(parts: RxParts<R>) -> Self {
-        let RxParts { ring, wake, errors, vlans } = parts;
+        let RxParts { ring, wake, bits, vlans } = parts;
         let RingParts { bar, descriptors, tail, switch, arena, addresses } = ring;
         let size = descriptors.count();
         Self {
@@ -116,7 +133,7 @@ impl<R: Registers> RxRing<R> {
             tail,
             switch,
             wake,
-            errors,
+            bits,
             vlans,
             armed: false,
             next: 0,
@@ -220,7 +237,7 @@ impl<R: Registers> RxRing<R> {
     fn piece(&mut self, frame: Frame, first: u64, second: u64, pool: &mut Pool) -> Option<Packet> {
         let last = second & u64::from(rx::EOP.mask) != 0;
         let length = length(second);
-        let damaged = second & u64::from(self.errors.damaged) != 0 || !(1..=FRAME_DATA).contains(&length);
+        let damaged = second & u64::from(self.bits.damaged) != 0 || !(1..=FRAME_DATA).contains(&length);
         let partial = std::mem::take(&mut self.partial);
         let grown = match (partial, Segment::new(frame, HEADROOM, length)) {
             (Partial::None, Ok(segment)) if !damaged => Ok(Packet::from_segment(segment)),
@@ -240,7 +257,7 @@ impl<R: Registers> RxRing<R> {
         };
         match grown {
             Ok(mut packet) if last => {
-                describe(&mut packet, first, second, self.errors, self.vlans.as_deref());
+                describe(&mut packet, first, second, self.bits, self.vlans.as_deref());
                 return Some(packet);
             }
             Ok(packet) => self.partial = Partial::Packet(packet),
@@ -276,8 +293,7 @@ const SIMPLEST: u64 = (rx::DD.mask | rx::EOP.mask) as u64 | 1 << 32;
 
 /// What another simple packet's word does not have more: status bits that say something else of it, and the upper bits of a
 /// length beyond a whole buffer. Those of 0 bytes come up as well, because they are one less, and those of what is not done.
-const NOT_SIMPLE: u64 = (rx::DD.mask | rx::EOP.mask | rx::FLM.mask | rx::VP.mask | RxErrors::IXGBE.all())
-    as u64
+const NOT_SIMPLE: u64 = (rx::DD.mask | rx::EOP.mask | rx::VP.mask | RxBits::IXGBE.all()) as u64
     | (0xffff & !(FRAME_DATA as u64 - 1)) << 32;
 
 /// What a descriptor's second word has more than that of the simplest packet; `None` when its packet is not simple, or not
@@ -342,14 +358,13 @@ fn number(count: usize) -> u32 {
 
 /// What the NIC says of a packet, in the words of its last descriptor.
 #[expect(clippy::cast_possible_truncation, reason = "fields of 32 and 16 bits are cut out of the words")]
-fn describe(packet: &mut Packet, first: u64, second: u64, errors: RxErrors, vlans: Option<&Vlans>) {
+fn describe(packet: &mut Packet, first: u64, second: u64, bits: RxBits, vlans: Option<&Vlans>) {
     let (kind, status) = (first as u32, second as u32);
-    // A flow director filter puts its name where the hash would be.
-    packet.offload.set_hash(hash(first).filter(|_| status & rx::FLM.mask == 0));
-    if status & rx::L4CS.mask != 0 && status & errors.ip == 0 {
+    packet.offload.set_hash(hash(first).filter(|_| status & bits.no_hash == 0));
+    if status & rx::L4CS.mask != 0 && status & (bits.ip | bits.no_checksum) == 0 {
         // The 82599 calls UDP packets without a checksum wrong (erratum 44): of UDP it is not believed.
         let udp = rx::PACKET_TYPE.of(kind) & packet_type::UDP != 0;
-        packet.offload.set_checksum(match (status & errors.transport != 0, udp) {
+        packet.offload.set_checksum(match (status & bits.transport != 0, udp) {
             (false, _) => Checksum::Valid,
             (true, false) => Checksum::Bad,
             (true, true) => Checksum::Unknown,

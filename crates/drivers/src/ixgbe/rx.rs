@@ -10,7 +10,7 @@ use bywash_hw::ixgbe::{Chip, EITR_UNIT_US};
 use bywash_sys::function::Registers;
 
 use super::{RSS_QUEUES, flow_director, steer};
-use crate::intel::{Bar, FCS, NicError, REST, RxErrors, RxRegisters, Settings, Wait};
+use crate::intel::{Bar, FCS, NicError, REST, RxBits, RxRegisters, Settings, Wait};
 
 /// Prepares the receiver. It is off until [`start`].
 pub(super) fn prepare<R: Registers>(bar: &Bar<R>, settings: &Settings, chip: Chip) -> Result<(), NicError> {
@@ -72,7 +72,7 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: 0,
     strip: RXDCTL::VME.mask,
     unmask: &EIMS_EX,
-    errors: RxErrors::IXGBE,
+    bits: RxBits::IXGBE,
     rest: REST,
 };
 

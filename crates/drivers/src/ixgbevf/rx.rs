@@ -9,7 +9,7 @@ use bywash_hw::ixgbe::vf::{
 use bywash_sys::function::Registers;
 
 use super::Settings;
-use crate::intel::{Bar, REST, RxErrors, RxRegisters};
+use crate::intel::{Bar, REST, RxBits, RxRegisters};
 
 /// Vectors: each of the first queues has one. Those beyond are polled, and the mailbox is looked at from time to time.
 pub(super) const VECTORS: u16 = 3;
@@ -46,6 +46,6 @@ pub(super) const QUEUES: RxRegisters = RxRegisters {
     thresholds: 0,
     strip: RXDCTL::VME.mask,
     unmask: &VTEIMS,
-    errors: RxErrors::IXGBE,
+    bits: RxBits::IXGBE,
     rest: REST,
 };

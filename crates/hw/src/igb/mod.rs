@@ -1,5 +1,5 @@
-//! The 82576: registers. Its advanced descriptors are the 82599's, see [`crate::ixgbe::desc`], but for [what they say](rx) of
-//! packets that are wrong.
+//! The 82576: registers. Its advanced descriptors are the 82599's, see [`crate::ixgbe::desc`], but for [some of what they
+//! say](rx) of packets received.
 
 pub mod regs;
 pub mod rx;

@@ -1,4 +1,5 @@
-//! Descriptors of the 82599: sixteen bytes, little endian. The 82576's advanced ones are the same.
+//! Descriptors of the 82599: sixteen bytes, little endian. The 82576's advanced ones are the same, but for
+//! [some bits](crate::igb::rx).
 //!
 //! Layouts as in Intel's shared code (`ixgbe_type.h` of ixy, commit 0e00605). A descriptor is four 32-bit words, `[u32; 4]`
 //! in host byte order; a [`Field`] belongs to the word its module names. `tests/registers.rs` compares them with other sources;

@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use bywash_frame::{Arena, Stride};
+use bywash_hw::ixgbe::desc::rss_type;
 use bywash_sys::dma::DmaBuffer;
 
 use super::*;
@@ -34,7 +35,7 @@ fn ring(vlans: Option<Arc<Vlans>>) -> (RxRing<Counting>, Descriptors, Pool, Coun
         (Counting::default(), Switch { offset: 0, name: ("none", 0), enable: 1, rest: REST });
     let (bar, addresses) = (Bar::new(registers.clone()), DeviceAddresses::Linear(0));
     let ring = RingParts { bar, descriptors, tail: 0, switch, arena, addresses };
-    let ring = RxRing::new(RxParts { ring, wake: None, errors: RxErrors::IGB, vlans });
+    let ring = RxRing::new(RxParts { ring, wake: None, bits: RxBits::IGB, vlans });
     (ring, of_device, arena.pool(FRAMES).unwrap(), registers)
 }
 
@@ -58,6 +59,31 @@ fn tags_of_vlans_that_a_function_has_not_asked_for_are_no_packets() {
         pool.give_batch(&mut batch);
         Box::new(ring).close(&mut pool);
     }
+}
+
+#[test]
+fn a_checksum_that_is_not_to_be_believed_is_unknown_and_the_hash_is_kept() {
+    let (mut ring, of_device, mut pool, _) = ring(None);
+    let mut batch = Batch::new();
+    ring.rx(&mut pool, &mut batch);
+    let looked_at = rx::DD.mask | rx::EOP.mask | rx::L4CS.mask;
+    let ignored = looked_at | igb::IXSM.mask;
+    let cases = [
+        (looked_at, Checksum::Valid),
+        (looked_at | igb::L4E.mask, Checksum::Bad),
+        (ignored, Checksum::Unknown),
+        (ignored | igb::L4E.mask, Checksum::Unknown),
+    ];
+    for (slot, (status, _)) in (0..).zip(cases) {
+        let hash = u64::from(rss_type::IPV4_TCP) | 0x1234_5678 << 32;
+        of_device.at(slot).put(hash, u64::from(status) | 60 << 32);
+    }
+    ring.rx(&mut pool, &mut batch);
+    let seen: Vec<_> =
+        batch.iter().map(|packet| (packet.offload.checksum(), packet.offload.hash())).collect();
+    assert_eq!(seen, cases.map(|(_, checksum)| (checksum, Some(0x1234_5678))));
+    pool.give_batch(&mut batch);
+    Box::new(ring).close(&mut pool);
 }
 
 #[test]
