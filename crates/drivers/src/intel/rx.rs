@@ -237,7 +237,9 @@ impl<R: Registers> RxRing<R> {
     fn piece(&mut self, frame: Frame, first: u64, second: u64, pool: &mut Pool) -> Option<Packet> {
         let last = second & u64::from(rx::EOP.mask) != 0;
         let length = length(second);
-        let damaged = second & u64::from(self.bits.damaged) != 0 || !(1..=FRAME_DATA).contains(&length);
+        // Of a descriptor that is not the last nothing but DD and the length counts (82575EB manual, 5.3.4; 82598's, 3.5.2).
+        let damaged =
+            last && second & u64::from(self.bits.damaged) != 0 || !(1..=FRAME_DATA).contains(&length);
         let partial = std::mem::take(&mut self.partial);
         let grown = match (partial, Segment::new(frame, HEADROOM, length)) {
             (Partial::None, Ok(segment)) if !damaged => Ok(Packet::from_segment(segment)),

@@ -302,13 +302,15 @@ impl Nic {
         u32::try_from(length).unwrap_or(u32::MAX)
     }
 
-    /// The words of an advanced write-back. What is said of the packet stands in its last descriptor.
+    /// The words of an advanced write-back. What is said of the packet stands in its last descriptor; in another one the status and
+    /// errors of a packet count for nothing, so they are all set, for a driver that believes them to be seen.
     fn advanced_status(&self, held: &Held, tag: Option<u16>, length: usize, last: bool) -> [u32; 4] {
         let mut words = [0; 4];
         words[2] = rx::DD.with(1) | rx::EOP.with(u32::from(last));
         words[3] =
             rx::LENGTH.with(self.length(held.queue, length)) | rx::VLAN.with(u32::from(tag.unwrap_or(0)));
         if !last {
+            words[2] |= !rx::EOP.mask;
             return words;
         }
         let parsed = &held.parsed;

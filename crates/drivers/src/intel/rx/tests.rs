@@ -87,6 +87,29 @@ fn a_checksum_that_is_not_to_be_believed_is_unknown_and_the_hash_is_kept() {
 }
 
 #[test]
+fn only_a_packets_last_descriptor_says_that_it_is_damaged() {
+    let (mut ring, of_device, mut pool, _) = ring(None);
+    let mut batch = Batch::new();
+    ring.rx(&mut pool, &mut batch);
+    let (done, last) = (rx::DD.mask, rx::DD.mask | rx::EOP.mask);
+    let jumbo = |slot: u32, first: u32, second: u32| {
+        of_device.at(slot).put(0, u64::from(first) | 2048 << 32);
+        of_device.at(slot + 1).put(0, u64::from(second) | 952 << 32);
+    };
+    // Whatever else it says.
+    jumbo(0, done | igb::RXE.mask, last);
+    jumbo(2, !rx::EOP.mask, last);
+    jumbo(4, done, last | igb::RXE.mask);
+    jumbo(6, done, last);
+    ring.rx(&mut pool, &mut batch);
+    assert_eq!(batch.iter().map(Packet::len).collect::<Vec<_>>(), [3000; 3]);
+    let QueueCounters { packets, errors, .. } = ring.counters();
+    assert_eq!((packets, errors), (3, 1));
+    pool.give_batch(&mut batch);
+    Box::new(ring).close(&mut pool);
+}
+
+#[test]
 fn the_tail_is_written_when_it_is_another_one() {
     let (mut ring, of_device, mut pool, registers) = ring(None);
     let mut batch = Batch::new();
