@@ -1,7 +1,7 @@
 //! What a packet asks the NIC to do before it is sent, in the words of a context and of data descriptors.
 //!
 //! The NIC knows nothing of headers but their lengths: they are found here, in the packet's first frame. What it cannot do
-//! software does: a checksum that is neither TCP's nor UDP's.
+//! software does: a checksum that is neither TCP's nor UDP's, or behind headers of a length that the NIC does not take.
 
 use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
 use bywash_hw::ixgbe::desc::{context, tx};
@@ -10,6 +10,9 @@ use bywash_hw::ixgbe::desc::{context, tx};
 const ETHERNET: u32 = 14;
 /// EtherTypes of VLAN tags, four bytes each.
 const TAGS: [u16; 2] = [0x8100, 0x88a8];
+const TAG: usize = 4;
+/// Headers have fewer bytes, all together, where the NIC is to make a checksum or segments (82598 manual, 3.5.3.3).
+const HEADERS_END: usize = 512;
 /// Where the checksum lies in TCP's header, and in UDP's.
 const TCP_CHECKSUM: u16 = 16;
 const UDP_CHECKSUM: u16 = 6;
@@ -67,9 +70,9 @@ pub(super) fn plan(packet: &mut Packet, max_len: usize) -> Option<Work> {
             UDP_CHECKSUM => Some(context::L4T_UDP),
             _ => None,
         };
-        match kind.zip(layout_to(packet.head(), usize::from(start))) {
-            Some((kind, layout)) if packet.len() >= usize::from(start) + usize::from(offset) + 2 => {
-                words = headers(layout)?;
+        match kind.zip(headers_to(packet.head(), usize::from(start))) {
+            Some((kind, lengths)) if packet.len() >= usize::from(start) + usize::from(offset) + 2 => {
+                words = lengths;
                 words[2] |= context::L4T.with(kind);
                 options |= tx::TXSM.mask;
             }
@@ -116,9 +119,9 @@ fn cut(packet: &mut Packet, segmentation: Segmentation, max_len: usize) -> Optio
     } else {
         head[layout.ip + 4..layout.ip + 6].fill(0);
     }
-    let mut words = headers(layout)?;
+    let mut words = headers(layout, l4_header)?;
     words[2] |= context::L4T.with(context::L4T_TCP);
-    words[3] = context::L4LEN.with(number(l4_header)?) | context::MSS.with(u32::from(size.get()));
+    words[3] |= context::MSS.with(u32::from(size.get()));
     let mut command = tx::TSE.mask;
     if let Some(tag) = vlan {
         words[0] |= context::VLAN.with(u32::from(tag));
@@ -129,14 +132,18 @@ fn cut(packet: &mut Packet, segmentation: Segmentation, max_len: usize) -> Optio
     Some(Work { context: Some(finished(words)), command, olinfo, cuts: true })
 }
 
-/// The lengths of headers, as a context has them.
-fn headers(layout: Layout) -> Option<[u32; 4]> {
-    let (mac, ip) = (number(layout.ip)?, number(layout.l4 - layout.ip)?);
-    if mac > context::MACLEN.of(u32::MAX) || ip > context::IPLEN.of(u32::MAX) {
+/// The lengths of headers, as a context has them; `None` when the NIC takes no such. That of the transport header counts where
+/// segments are made, and is 0 elsewhere. A tag that the NIC puts in is a header, too: there may be one.
+fn headers(layout: Layout, l4_header: usize) -> Option<[u32; 4]> {
+    let Layout { ip: mac, l4, ipv4 } = layout;
+    let ip = l4.checked_sub(mac)?;
+    let (least, family) = if ipv4 { (20, context::IPV4.mask) } else { (40, 0) };
+    let longest = context::MACLEN.of(u32::MAX);
+    if ip < least || number(mac)? > longest || mac + TAG + ip + l4_header >= HEADERS_END {
         return None;
     }
-    let family = if layout.ipv4 { context::IPV4.mask } else { 0 };
-    Some([context::MACLEN.with(mac) | context::IPLEN.with(ip), 0, family, 0])
+    let lengths = context::MACLEN.with(number(mac)?) | context::IPLEN.with(number(ip)?);
+    Some([lengths, 0, family, context::L4LEN.with(number(l4_header)?)])
 }
 
 fn finished(mut words: [u32; 4]) -> Context {
@@ -150,7 +157,7 @@ fn network(head: &[u8]) -> Option<(usize, bool)> {
     loop {
         let kind = u16::from_be_bytes([*head.get(at - 2)?, *head.get(at - 1)?]);
         match kind {
-            _ if TAGS.contains(&kind) => at += 4,
+            _ if TAGS.contains(&kind) => at += TAG,
             0x0800 => return Some((at, true)),
             0x86dd => return Some((at, false)),
             _ => return None,
@@ -158,11 +165,10 @@ fn network(head: &[u8]) -> Option<(usize, bool)> {
     }
 }
 
-/// The layout of a packet whose transport header begins at `l4`, if a context can tell it.
-fn layout_to(head: &[u8], l4: usize) -> Option<Layout> {
+/// The lengths of headers up to a transport header that begins at `l4`, if a context can tell them.
+fn headers_to(head: &[u8], l4: usize) -> Option<[u32; 4]> {
     let (ip, ipv4) = network(head)?;
-    let layout = Layout { ip, l4, ipv4 };
-    (l4 > ip && headers(layout).is_some()).then_some(layout)
+    headers(Layout { ip, l4, ipv4 }, 0)
 }
 
 /// A TCP packet over IPv4.
@@ -192,4 +198,62 @@ fn pseudo(head: &[u8], layout: Layout) -> Option<u16> {
 
 fn number(bytes: usize) -> Option<u32> {
     u32::try_from(bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use bywash_frame::{Arena, Stride};
+
+    use super::*;
+
+    /// An Ethernet frame with an IP header that names UDP, and zeros up to `len` bytes.
+    fn frame(ether_type: u16, first: u8, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        bytes[12..14].copy_from_slice(&ether_type.to_be_bytes());
+        bytes[14] = first;
+        bytes
+    }
+
+    /// What is to be done for a checksum of `bytes` at `offset` from `start` on, and the packet's bytes then.
+    fn planned(bytes: &[u8], start: u16, offset: u16) -> (Work, Vec<u8>) {
+        let arena = Arena::new(vec![0; Stride::Packed.memory_for(4)]).unwrap();
+        let mut pool = arena.pool(4).unwrap();
+        let mut packet = Packet::new(pool.take().unwrap());
+        packet.extend_from_slice(bytes).unwrap();
+        packet.offload.set_checksum(Checksum::Partial { start, offset });
+        let work = plan(&mut packet, 1514).unwrap();
+        let bytes = packet.head().to_vec();
+        pool.give_packet(packet);
+        (work, bytes)
+    }
+
+    #[test]
+    fn software_makes_a_checksum_whose_headers_the_nic_does_not_take() {
+        let (ipv4, ipv6) = (frame(0x0800, 0x45, 600), frame(0x86dd, 0x60, 600));
+        for (bytes, start) in [
+            // An IP header of 1 byte, of none, and of less than none; one short of what it has at least.
+            (&ipv4, 15),
+            (&ipv4, 14),
+            (&ipv4, 2),
+            (&ipv4, 33),
+            (&ipv6, 53),
+            // With a tag 512 bytes and more.
+            (&ipv6, 508),
+            (&ipv6, 14 + 496),
+        ] {
+            let (work, made) = planned(bytes, start, UDP_CHECKSUM);
+            assert_eq!((work.context, work.olinfo & tx::TXSM.mask), (None, 0), "{start}");
+            let sum = made[usize::from(start)..]
+                .chunks(2)
+                .fold(0, |sum, word| sum + u32::from(word[0]) * 256 + u32::from(*word.get(1).unwrap_or(&0)));
+            assert!(made != *bytes && sum.is_multiple_of(0xffff), "{start}: {sum:#x}");
+        }
+        for (bytes, start) in [(&ipv4, 34), (&ipv6, 54), (&ipv6, 14 + 488), (&ipv6, 507)] {
+            let (work, made) = planned(bytes, start, UDP_CHECKSUM);
+            let [lengths, ..] = work.context.unwrap().0;
+            assert_eq!(context::MACLEN.of(lengths), 14);
+            assert_eq!(context::IPLEN.of(lengths), u32::from(start) - 14);
+            assert!(made == *bytes && work.olinfo & tx::TXSM.mask != 0, "{start}");
+        }
+    }
 }

@@ -45,6 +45,9 @@ impl Order {
     ) -> Result<(), &'static str> {
         let segment = tx::TSE.is_set(self.data[2]);
         let layout = self.layout();
+        if segment || self.wants(tx::TXSM) || self.wants(tx::IXSM) {
+            self.check_lengths(layout)?;
+        }
         let payload = tx::PAYLEN.of(self.data[3]) as usize;
         if segment {
             if packet.len() != layout.payload + payload {
@@ -70,6 +73,20 @@ impl Order {
         if tx::VLE.is_set(self.data[2]) {
             let [high, low] = u16::try_from(context::VLAN.of(self.context[0])).unwrap_or(0).to_be_bytes();
             frames.iter_mut().for_each(|frame| insert_tag(frame, [high, low]));
+        }
+        Ok(())
+    }
+
+    /// The lengths of headers that any offload wants (82598 manual, 3.5.3.3, where a tag to be put in counts, and the transport
+    /// header's length in segmentation alone).
+    fn check_lengths(&self, layout: Layout) -> Result<(), &'static str> {
+        let tag = if tx::VLE.is_set(self.data[2]) { 4 } else { 0 };
+        let end = if tx::TSE.is_set(self.data[2]) { layout.payload } else { layout.l4 };
+        if layout.ip < 14 || layout.l4 < layout.ip + 6 {
+            return Err("MACLEN of less than 14 bytes or IPLEN of less than 6, with an offload");
+        }
+        if end + tag >= 512 {
+            return Err("headers of 512 bytes or more, with an offload");
         }
         Ok(())
     }

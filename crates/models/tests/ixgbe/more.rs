@@ -76,6 +76,34 @@ fn a_super_segment_over_ipv6_has_right_lengths_and_checksums() {
 }
 
 #[test]
+fn header_lengths_that_no_offload_may_have_are_named() {
+    let frame = packet(17, (5, 6), 600);
+    let kind = tx::DTYP.with(tx::TYPE_CONTEXT) | tx::DEXT.mask;
+    let lengths = |mac: u32, ip: u32| [context::MACLEN.with(mac) | context::IPLEN.with(ip), 0, kind, 0];
+    let (short, long) =
+        ("MACLEN of less than 14 bytes or IPLEN of less than 6", "headers of 512 bytes or more");
+    for (mac, ip, options, command, broken) in [
+        (14, 1, tx::TXSM.mask, 0, Some(short)),
+        (12, 20, tx::TXSM.mask, 0, Some(short)),
+        (14, 498, tx::TXSM.mask, 0, Some(long)),
+        (14, 497, tx::TXSM.mask, 0, None),
+        (14, 494, tx::TXSM.mask, tx::VLE.mask, Some(long)),
+        (14, 493, tx::TXSM.mask, tx::VLE.mask, None),
+        (14, 0, 0, tx::VLE.mask, None),
+    ] {
+        let mut bench = Bench::started(1);
+        let order = data(frame.len(), LAST | command, options);
+        bench.transmit(0, &[(&[], lengths(mac, ip)), (&frame, order)]);
+        let said = bench.broken();
+        assert_eq!(bench.sent.len(), usize::from(broken.is_none()), "{mac} {ip}: {said:?}");
+        assert!(
+            said.len() == usize::from(broken.is_some())
+                && said.iter().all(|said| said.contains(broken.unwrap()))
+        );
+    }
+}
+
+#[test]
 fn an_eeprom_word_is_read_by_the_pins_of_eec() {
     let mut bench = Bench::new();
     let base = bench.read(&EEC, 0) | EEC::REQ.mask;
