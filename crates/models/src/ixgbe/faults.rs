@@ -63,6 +63,8 @@ pub struct Faults {
     pub mailbox_delay_us: u64,
     /// How many of the six versions of messages, the newest first, the physical function does not know.
     pub mailbox_versions_missing: usize,
+    /// The physical function is reset under its virtual one after so many more reads; 0 is never.
+    pub reset_after: u32,
     /// The device is gone: every read is all ones, every write is lost.
     pub removed: bool,
     /// The device is gone after so many more reads; 0 is never.

@@ -32,7 +32,7 @@ pub struct Policy {
     pub port_vlan: Option<u16>,
     /// The function has a link when the port has one.
     pub link: bool,
-    /// What the function's counters stood at before anybody used it. They wrap.
+    /// What the function's counters stood at before anybody used it; 0 once the physical function was reset. They wrap.
     pub counted: u64,
 }
 

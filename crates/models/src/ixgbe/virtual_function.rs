@@ -17,6 +17,10 @@ use super::tx::Transmitter;
 /// How long the physical function takes to come back after a reset, in microseconds.
 const PF_RESET_US: u64 = 2_000;
 
+/// What stands behind the function's counters.
+const COUNTED: [&Register; 7] =
+    [&regs::GPRC, &regs::MPRC, &regs::GORCL, &regs::GORCH, &regs::GPTC, &regs::GOTCL, &regs::GOTCH];
+
 /// Bytes are counted in 36 bits.
 const BYTES: u64 = (1 << 36) - 1;
 
@@ -112,14 +116,16 @@ impl Nic {
             VirtualFunction { mailbox, messages, pf_back_at, ..VirtualFunction::default() };
     }
 
-    /// The physical function is reset under its virtual one, as by its driver's watchdog: queues and vectors stop, and no
-    /// message but a reset is heard. When it is back it says so.
+    /// The physical function is reset under its virtual one, as by its driver's watchdog: queues and vectors stop, counters begin
+    /// at 0, and no message but a reset is heard. When it is back it says so.
     pub fn reset_physical_function(&mut self) {
         self.virtual_function.pf_back_at = Some(self.now + PF_RESET_US);
         self.reset_virtual_function();
         self.file.put(&FCTRL, FCTRL::BAM.mask);
         (0..regs::VFTA.count()).for_each(|i| self.file.set(&regs::VFTA, i, 0));
         (0..regs::MTA.count()).for_each(|i| self.file.set(&regs::MTA, i, 0));
+        COUNTED.into_iter().for_each(|register| self.file.put(register, 0));
+        self.policy.counted = 0;
     }
 
     /// The physical function begins anew with its virtual one, as Linux's ixgbe does when its link or trust is set: it refuses all
@@ -150,6 +156,10 @@ impl Nic {
 
     /// Reads the function's register at `offset`.
     pub(super) fn read_virtual(&mut self, offset: u32) -> u32 {
+        if self.faults.reset_after == 1 {
+            self.reset_physical_function();
+        }
+        self.faults.reset_after = self.faults.reset_after.saturating_sub(1);
         let Some((register, index)) = find(vf::TABLE, offset) else {
             self.violations.add("(none)", 0, Rule::Unknown(offset));
             return 0;

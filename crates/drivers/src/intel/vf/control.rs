@@ -1,5 +1,5 @@
-//! What the function counts, kept as 64 bits: its own counters wrap after 32 or 36 and nothing clears them. Whoever looks also
-//! looks at the link, and at whether the physical function was reset.
+//! What the function counts, kept as 64 bits: its own counters wrap after 32 or 36, and only a reset clears them. Whoever
+//! looks also looks at the link, and at whether the physical function was reset.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
@@ -122,6 +122,9 @@ impl<R: Registers> Shared<R> {
     /// Looks at everything, and agrees anew when the physical function was reset.
     pub(super) fn look(&self) {
         let control = &mut *lock(&self.control);
+        let link = port_link(&self.bar, &self.driver.link);
+        let now: Vec<_> = control.statistics.iter().map(|statistic| read(&self.bar, statistic)).collect();
+        // Asked after the counters were read: a reset clears them, and of a device that is gone they read as ones. Neither counts.
         match control.mailbox.news() {
             Ok(News::Reset) => {
                 // One that did not come back yet is the same reset.
@@ -133,13 +136,6 @@ impl<R: Registers> Shared<R> {
                 return;
             }
             Ok(News::None) | Err(_) => {}
-        }
-        let link = port_link(&self.bar, &self.driver.link);
-        let now: Vec<_> = control.statistics.iter().map(|statistic| read(&self.bar, statistic)).collect();
-        // One that went away meanwhile has counted nothing: it read as ones.
-        if self.bar.is_gone() {
-            control.gone = true;
-            return;
         }
         control.see(link);
         control.lost |= self.failed.swap(false, Relaxed);

@@ -56,6 +56,29 @@ fn everything_is_agreed_on_anew_and_packets_go_on() {
 }
 
 #[test]
+fn counters_do_not_jump_whenever_the_physical_function_is_reset() {
+    let world = functions(1);
+    let (arena, mut pool) = memory(4096);
+    let end = end(&world, 0, &quiet(), arena);
+    for reset_after in 1..=40 {
+        // What the reset clears.
+        set_policy(&world, 0, |policy| policy.counted += 1000);
+        end.port.counters();
+        set_faults(&world, 0, |faults| faults.reset_after = reset_after);
+        let deadline = Instant::now() + PATIENCE;
+        while end.counter("pf_resets") < u64::from(reset_after) {
+            assert!(Instant::now() < deadline);
+        }
+        let sum = 1000 * u64::from(reset_after);
+        for name in ["rx_good_packets", "rx_good_bytes", "rx_multicast", "tx_good_packets", "tx_good_bytes"] {
+            assert_eq!(end.counter(name), sum, "{name}, {reset_after} reads");
+        }
+    }
+    end.close(&mut pool).unwrap();
+    no_violations(&world, 1);
+}
+
+#[test]
 fn the_host_may_have_another_address_after_a_reset() {
     let world = functions(1);
     let (arena, mut pool) = memory(4096);
