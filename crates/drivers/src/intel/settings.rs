@@ -60,7 +60,7 @@ pub struct Settings {
     /// ([`PhysicalFunction::steer`](super::PhysicalFunction::steer)).
     pub fdir: Option<FdirFilters>,
     /// How often link and statistics are looked at by a thread of their own; when `None`, only as they are asked for, which
-    /// must be more often than every 280 s at 10 Gb/s or counters stick at their end.
+    /// must be more often than every 50 s at 10 Gb/s or counters of bytes stick at their end.
     pub watch: Option<Duration>,
 }
 
