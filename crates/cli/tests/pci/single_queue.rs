@@ -435,10 +435,19 @@ fn drops_by_rules(served: &Served, guest: &mut Guest) -> Result<(), GuestError> 
 
 /// What does not go is one line, exit code 2, and nothing has changed.
 fn refuses(guest: &mut Guest) -> Result<(), GuestError> {
+    let others = run(guest, "ethtool -X left equal 2; shown > /run/before; cat /run/before")?;
+    assert!(queues(&others).iter().all(|queue| *queue < 2), "{others}");
+    has(&others, &["Total 2 rules"]);
     let refused = "/host/bywash filter --memory 16M --huge-pages off --duration 1s";
     for (words, says) in [
         ("xdp:left/2/rx --only 'udp dst port 53' --ntuple require", "'udp6 dst-port 53' is not in the NIC: "),
         ("xdp:left/4/rx --only 'udp dst port 53'", "left has no queue 4: its queues are 0 to 3"),
+        // Here the program has been attached: the driver has forgotten all rules and its table, and does so again when it goes.
+        ("xdp:left --only 'udp dst port 53'", "4 rings of 2048 packets must be filled: "),
+        (
+            "xdp:left/2/rx --ring 8192 --only 'ip and udp dst port 53'",
+            "1 rings of 8192 packets must be filled: ",
+        ),
     ] {
         let said = run(
             guest,

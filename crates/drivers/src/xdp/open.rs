@@ -151,8 +151,9 @@ impl<'a> Opening<'a> {
     fn open(mut self, name: PortName) -> Result<XdpPort, String> {
         let mut warnings = std::mem::take(&mut self.warnings);
         let takes = self.queues.iter().any(|halves| halves.rx);
-        // Before the link, so that it goes after it.
-        let mut steered = self.wanted().steer(&mut warnings)?;
+        // Before the link, so that it goes after it, as in the port: some drivers forget all again when the program is detached.
+        let steered = Arc::new(Mutex::new(self.wanted().steer(&mut warnings)?));
+        let nic = || steered.lock().unwrap_or_else(PoisonError::into_inner);
         let rules = self.rules()?;
         let mut guard = if takes { self.guard(&mut warnings)? } else { None };
         let (mut samples, mut names) = (None, Names::default());
@@ -169,7 +170,7 @@ impl<'a> Opening<'a> {
             if let Some((ruled, rules)) = ruled.as_ref().zip(rules.as_ref()) {
                 names.add(ruled.numbered());
                 guard.iter_mut().for_each(|guard| ruled.look_at_own(guard));
-                self.give_to_nic(&mut steered, ruled, rules)?;
+                self.give_to_nic(&mut nic(), ruled, rules)?;
             }
             let (link, mode) = self.attach(&program, &mut warnings)?;
             (Some(maps), ruled, Some(link), mode == XdpMode::Generic)
@@ -178,7 +179,6 @@ impl<'a> Opening<'a> {
         };
         let back = self.way_back(generic)?;
         let queues = self.has_all_queues().then_some(self.interface.queues.rx);
-        let steered = Arc::new(Mutex::new(steered));
         let watch = Watch::open(&self.interface, back.as_ref().map(Back::index), queues, &steered)?;
         let watch = Arc::new(watch);
         let mut pool = self.stock()?;
@@ -195,7 +195,7 @@ impl<'a> Opening<'a> {
         let takes_others = self.takes_all_queues() && !self.options.shares();
         let others = takes_others.then(|| others::receive(&self.interface, &mut warnings)).flatten();
         self.wait_for_carrier(&mut warnings);
-        let confirmed = steered.lock().unwrap_or_else(PoisonError::into_inner).confirm(&self.interface.name);
+        let confirmed = nic().confirm(&self.interface.name);
         let beats = match confirmed.and_then(|lost| {
             warnings.extend(lost);
             give(&bound, maps.as_deref(), self.options.rules.is_none())
