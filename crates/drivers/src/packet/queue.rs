@@ -188,7 +188,7 @@ impl PacketTx {
             });
             messages.add(parts);
         }
-        let (mut done, mut sent) = (0, 0);
+        let (mut done, mut sent, mut was_down) = (0, 0, false);
         while done < count {
             match messages.send(&self.socket, done) {
                 Ok(0) | Err(Errno::AGAIN | Errno::INTR) => break,
@@ -199,6 +199,8 @@ impl PacketTx {
                     }
                     (done, sent) = (done + n, sent + n);
                 }
+                // The socket keeps it since the interface was down, also when it is up again, and says it once (sock_error).
+                Err(Errno::NETDOWN) if !was_down => was_down = true,
                 Err(_) => done += 1,
             }
         }

@@ -436,3 +436,35 @@ fn what_cannot_be_opened_says_why_in_a_line() {
         );
     }
 }
+
+/// A worker that has no time to sleep never takes the error that the socket has since.
+#[test]
+fn the_first_packet_after_an_interface_was_down_is_sent() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = row(&PairOptions::default());
+    let (mut near, mut far) = (end(&lab, 0, &Options::default()), end(&lab, 1, &Options::default()));
+    let index = lab.pairs[0].near.index;
+    let set_up = |up| lab.hosts[0].route().set_up(index, up).unwrap();
+    for n in 0..3 {
+        set_up(false);
+        // What can't be sent is an error, each time.
+        let lost = 2 * n;
+        for _ in 0..lost {
+            let packet = near.packet(&frame(9, 100));
+            near.send(packet);
+        }
+        set_up(true);
+        lab.hosts[0].wait_until_running("right").unwrap();
+        let before = near.tx().counters().errors;
+        let packet = near.packet(&frame(n, 100));
+        near.send(packet);
+        assert_eq!(near.tx().counters().errors, before, "after {lost} were lost");
+        for packet in far.receive(1, experimental) {
+            assert_eq!(bytes(&packet), frame(n, 100));
+            far.pool.give_packet(packet);
+        }
+    }
+    assert_eq!((near.tx().counters().packets, near.tx().counters().errors), (3, 6));
+    near.close();
+    far.close();
+}

@@ -67,8 +67,9 @@ impl<'a> Filling<'a> {
     /// not wait.
     ///
     /// # Errors
-    /// Why not even the message `first` was sent: `AGAIN` when there is no room now; everything else is that message's
-    /// own fault or the interface's, and will not pass by waiting.
+    /// Why not even the message `first` was sent: `AGAIN` when there is no room now; `NETDOWN` when the interface is down,
+    /// and once more after that when it is up again, unless [`PacketSocket::take_error`] has taken it; everything else is
+    /// that message's own fault or the interface's, and will not pass by waiting.
     pub fn send(&mut self, socket: &PacketSocket, first: usize) -> Result<usize, Errno> {
         let mut at = 0;
         for message in &mut self.memory.messages {
