@@ -99,7 +99,7 @@ pub struct BusyPoll {
 }
 
 impl Default for BusyPoll {
-    /// 20 µs and 64 packets: what needs no right beyond the port's own.
+    /// 20 µs, and 64 packets: as many as the kernel by itself has a driver handle at once (`NAPI_POLL_WEIGHT`).
     fn default() -> Self {
         Self { micros: 20, budget: 64 }
     }

@@ -395,7 +395,7 @@ impl Socket {
     /// Has the driver run in our own calls instead of by interrupt, for `micros` at most and `budget` packets at once.
     ///
     /// # Errors
-    /// What setsockopt(2) says: `EPERM` for a budget above the kernel's without CAP_NET_ADMIN.
+    /// What setsockopt(2) says: `EPERM` without CAP_NET_ADMIN, whatever the budget is.
     pub fn prefer_busy_poll(&self, micros: u32, budget: u32) -> io::Result<()> {
         self.set(libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, &1_u32)?;
         self.set(libc::SOL_SOCKET, libc::SO_BUSY_POLL, &micros)?;
