@@ -224,30 +224,12 @@ impl<'a> Io<'a> {
         Ok(read)
     }
 
-    /// Sends on one connection what another one has received, or the same one, as far as there is room, and says how much
-    /// that was. What there is no room for stays; [`Event::Writable`] follows.
+    /// Sends on one connection what another one has received, or the same one, see [`Stack::pass`].
     ///
     /// # Errors
     /// [`TcpError`], of either connection: what can't be sent stays to be read.
     pub fn pass(&mut self, from: ConnectionId, to: ConnectionId) -> Result<usize, TcpError> {
-        let (mut buffer, mut passed) = ([0; 4096], 0);
-        loop {
-            let mut filled = 0;
-            for piece in self.stack.readable(from)? {
-                let n = piece.len().min(buffer.len() - filled);
-                buffer[filled..filled + n].copy_from_slice(&piece[..n]);
-                filled += n;
-            }
-            if filled == 0 {
-                return Ok(passed);
-            }
-            let sent = self.send(to, &buffer[..filled])?;
-            self.consume(from, sent)?;
-            passed += sent;
-            if sent < filled {
-                return Ok(passed);
-            }
-        }
+        self.stack.pass(self.now, from, to, self.pool)
     }
 
     /// Whether all that a peer will ever have said has been read, see [`Stack::is_at_end`].

@@ -32,9 +32,7 @@
 //!                 host.stack.receive_copy(now, id, &mut answer, &mut pool)?;
 //!             }
 //!             Event::Readable(id) => {
-//!                 let bytes = host.stack.readable(id)?.collect::<Vec<_>>().concat();
-//!                 let sent = host.stack.send(now, id, &bytes, &mut pool)?;
-//!                 host.stack.consume(now, id, sent, &mut pool)?;
+//!                 host.stack.pass(now, id, id, &mut pool)?;
 //!             }
 //!             Event::PeerClosed(id) | Event::Closed(id, _) => host.stack.close(now, id, &mut pool)?,
 //!             _ => {}

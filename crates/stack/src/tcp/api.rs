@@ -97,6 +97,48 @@ impl Tcp {
         Ok(written)
     }
 
+    fn pass(
+        &mut self,
+        from: ConnectionId,
+        to: ConnectionId,
+        cx: &mut Context<'_>,
+    ) -> Result<usize, TcpError> {
+        let giver = self.connection(from)?;
+        let readable = giver.receive.readable();
+        if readable == 0 {
+            return Ok(0);
+        }
+        // Taken out, for it may be the same connection's that sends.
+        let received = std::mem::take(&mut giver.receive);
+        let sent = self.send_all(to, received.slices(), readable, cx);
+        self.connections[from.index].receive = received;
+        self.consume(cx.now, from, sent?, (cx.share, cx.pool))?;
+        sent
+    }
+
+    /// Queues pieces that have so many bytes together, as far as there is room.
+    fn send_all<'a>(
+        &mut self,
+        id: ConnectionId,
+        pieces: impl Iterator<Item = &'a [u8]>,
+        all: usize,
+        cx: &mut Context<'_>,
+    ) -> Result<usize, TcpError> {
+        let connection = self.sender(id)?;
+        let (room, mut written) = (connection.send_room(), 0);
+        for piece in pieces {
+            let wanted = piece.len().min(room - written);
+            let taken = connection.send.write(&piece[..wanted], cx.share, cx.pool);
+            written += taken;
+            if taken < piece.len() {
+                break;
+            }
+        }
+        (connection.more, connection.awaits_more) = (false, false);
+        self.queued(id, written < all);
+        Ok(written)
+    }
+
     /// A connection that the program has, and may send on.
     #[inline]
     fn sender(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
@@ -416,6 +458,21 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<usize, TcpError> {
         self.with_tcp(now, pool, |tcp, cx| tcp.send_in_place(id, write, cx))
+    }
+
+    /// Sends on one connection what another one has received, or the same one, as far as there is room, takes that away, and says
+    /// how much it was. What there is no room for stays, and [`crate::Event::Writable`] follows.
+    ///
+    /// # Errors
+    /// [`TcpError`], of either connection: what can't be sent stays to be read.
+    pub fn pass(
+        &mut self,
+        now: Timestamp,
+        from: ConnectionId,
+        to: ConnectionId,
+        pool: &mut Pool,
+    ) -> Result<usize, TcpError> {
+        self.with_tcp(now, pool, |tcp, cx| tcp.pass(from, to, cx))
     }
 
     /// What can be read, in place, packet by packet. [`Stack::consume`] takes it away.

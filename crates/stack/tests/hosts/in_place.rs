@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use bywash_frame::Batch;
-use bywash_stack::{ConnectionId, Offloads};
+use bywash_stack::{ConnectionId, Event, Limits, Offloads, TcpError};
 
-use crate::wire::PORT;
 use crate::wire::trace::Trace;
+use crate::wire::{PORT, Pair, address};
 
 /// A connection by a port that cuts, with all acknowledged and a congestion window in which the bytes of a test are one
 /// super-segment each time, and the peer's next acknowledgment.
@@ -137,4 +137,70 @@ fn what_is_sent_once_more_may_be_out_still() {
     t.peer(&format!(". 1:1(0) ack {} win 60000", acked + 4000));
     assert_eq!(payload(&first), bytes);
     t.pool.give_batch(&mut first);
+}
+
+#[test]
+fn what_has_come_is_passed_on_as_far_as_there_is_room() {
+    let mut t = Trace::new();
+    let id = t.accept(60_000, "mss 1000", "");
+    let small = Limits { send_initial: 1500, send_max: 1500, ..Limits::default() };
+    t.host.stack.set_connection_limits(t.now, id, small, &mut t.pool).unwrap();
+    assert_eq!(t.host.stack.pass(t.now, id, id, &mut t.pool), Ok(0));
+    t.peer(". 1:1001(1000) ack 1 win 60000");
+    t.peer("P. 1001:2001(1000) ack 1 win 60000");
+    assert_eq!(t.events(), [Event::Readable(id)]);
+    let expected = t.host.stack.readable(id).unwrap().flatten().copied().collect::<Vec<_>>();
+    assert_eq!(t.host.stack.pass(t.now, id, id, &mut t.pool), Ok(1500));
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(500));
+    let mut sent = sent(&mut t);
+    t.peer(". 2001:2001(0) ack 1501 win 60000");
+    assert_eq!(t.events(), [Event::Writable(id)]);
+    assert_eq!(t.host.stack.pass(t.now, id, id, &mut t.pool), Ok(500));
+    sent.extend(self::sent(&mut t));
+    assert_eq!(sent, expected);
+    // Who may not send keeps what it has.
+    t.peer("P. 2001:2011(10) ack 2001 win 60000");
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    assert_eq!(t.host.stack.pass(t.now, id, id, &mut t.pool), Err(TcpError::Shutdown));
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(10));
+}
+
+/// The payload of what is sent now.
+fn sent(t: &mut Trace) -> Vec<u8> {
+    let mut batch = Batch::new();
+    take(t, &mut batch);
+    let sent = batch.iter().flat_map(|packet| packet.slices().flatten().skip(40)).copied().collect();
+    t.pool.give_batch(&mut batch);
+    sent
+}
+
+#[test]
+fn one_connection_s_bytes_are_passed_on_to_another() {
+    let mut pair = Pair::new(1500);
+    let listener = pair.b.host.stack.listen(None, 80, 4).unwrap();
+    let connect = |pair: &mut Pair| {
+        let to = (address("10.0.0.2"), 80);
+        let client = pair.a.host.stack.connect(pair.now, (None, 0), to, &mut pair.a.pool).unwrap();
+        pair.settle();
+        let mut events = pair.b.host.stack.events();
+        let server = events.find_map(|event| match event {
+            Event::Accepted { listener: of, connection } if of == listener => Some(connection),
+            _ => None,
+        });
+        (client, server.unwrap())
+    };
+    let (from, to) = (connect(&mut pair), connect(&mut pair));
+    let bytes: Vec<u8> = (0..9000_u32).map(|i| i.wrapping_mul(17).to_le_bytes()[0]).collect();
+    pair.a.host.stack.send(pair.now, from.0, &bytes, &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.host.stack.pass(pair.now, from.1, to.1, &mut pair.b.pool), Ok(9000));
+    assert_eq!(pair.b.host.stack.readable_bytes(from.1), Ok(0));
+    pair.settle();
+    let got: Vec<u8> = pair.a.host.stack.readable(to.0).unwrap().flatten().copied().collect();
+    assert_eq!(got, bytes);
+    pair.b.host.stack.close(pair.now, to.1, &mut pair.b.pool).unwrap();
+    pair.a.host.stack.send(pair.now, from.0, b"more", &mut pair.a.pool).unwrap();
+    pair.settle();
+    assert_eq!(pair.b.host.stack.pass(pair.now, from.1, to.1, &mut pair.b.pool), Err(TcpError::Closed));
+    assert_eq!(pair.b.host.stack.readable_bytes(from.1), Ok(4));
 }
