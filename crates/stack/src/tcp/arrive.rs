@@ -654,6 +654,9 @@ impl Connection {
             self.set_fin_at(Some(at));
         }
         if self.fin_at() != Some(self.rcv_nxt) || !self.state.takes_data() {
+            if let Some(at) = self.fin_at() {
+                self.receive.note_fin(at);
+            }
             if fin {
                 self.ack_now = true;
             }

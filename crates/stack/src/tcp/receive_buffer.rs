@@ -67,6 +67,8 @@ impl Held {
 struct Run {
     start: Seq,
     end: Seq,
+    /// The peer's FIN, which comes next, has come, too.
+    fin: bool,
     pieces: VecDeque<Held>,
 }
 
@@ -211,8 +213,10 @@ impl ReceiveBuffer {
         self.changed(start);
         match (extends, meets) {
             (true, false) => {
-                self.waiting[at - 1].pieces.push_back(held);
-                self.waiting[at - 1].end = end;
+                let run = &mut self.waiting[at - 1];
+                run.pieces.push_back(held);
+                // A FIN in the middle was none.
+                (run.end, run.fin) = (end, false);
             }
             (false, true) => {
                 self.waiting[at].pieces.push_front(held);
@@ -225,7 +229,7 @@ impl ReceiveBuffer {
             (false, false) => {
                 let mut pieces = self.spare.pop().unwrap_or_default();
                 pieces.push_back(held);
-                self.waiting.insert(at, Run { start, end, pieces });
+                self.waiting.insert(at, Run { start, end, fin: false, pieces });
             }
         }
         duplicate
@@ -236,7 +240,7 @@ impl ReceiveBuffer {
     fn join(&mut self, i: usize) {
         let Some(mut right) = self.waiting.remove(i + 1) else { return };
         let left = &mut self.waiting[i];
-        left.end = right.end;
+        (left.end, left.fin) = (right.end, right.fin);
         if left.pieces.len() >= right.pieces.len() {
             left.pieces.append(&mut right.pieces);
         } else {
@@ -246,6 +250,14 @@ impl ReceiveBuffer {
             std::mem::swap(&mut left.pieces, &mut right.pieces);
         }
         self.spare.push(right.pieces);
+    }
+
+    /// Notes that the peer's FIN has come, which has the number `at`: a block is told to hold it, as Linux does it.
+    pub(super) fn note_fin(&mut self, at: Seq) {
+        let i = self.waiting.partition_point(|run| run.end.before(at));
+        if let Some(run) = self.waiting.get_mut(i) {
+            run.fin = run.end == at;
+        }
     }
 
     /// Notes that the run that `number` is in, or will be, has changed last.
@@ -296,7 +308,7 @@ impl ReceiveBuffer {
         });
         // Behind those that changed, any others: each is told several times (RFC 2018, 4), in case one is lost.
         for run in recent.chain(self.waiting.iter().take(2 * BLOCKS)) {
-            let block = (run.start, run.end);
+            let block = (run.start, run.end + u32::from(run.fin));
             if !blocks.is_full() && !blocks.contains(&block) {
                 blocks.push(block);
             }

@@ -5,7 +5,7 @@ use bywash_wire::TcpFlags;
 use super::congestion::{Arrival, Window};
 use super::connection::{Connection, NEVER, Phase, Probe};
 use super::listen::{largest_segment, mss_of};
-use super::scoreboard::{DUPLICATES, Delivered};
+use super::scoreboard::{Cut, DUPLICATES, Delivered};
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::Timestamp;
@@ -177,6 +177,11 @@ impl Connection {
         changed
     }
 
+    /// How what is out was cut.
+    pub(super) fn cut(&self) -> Cut {
+        Cut { mss: self.window.mss, fin: self.fin_sent.then_some(self.nxt) }
+    }
+
     /// What the peer has out of order (RFC 2018), and what it reports to have come twice (RFC 2883, 4).
     fn take_blocks(
         &mut self,
@@ -204,7 +209,7 @@ impl Connection {
         }
         for (start, end) in blocks {
             if start.before(end) && start.after(ack) && !end.after(self.nxt) {
-                self.board.sack((start, end), self.window.mss, cx.now, self.rtt.shortest, delivered);
+                self.board.sack((start, end), self.cut(), cx.now, self.rtt.shortest, delivered);
             }
         }
         reported

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_stack::{ConnectionId, Limits, TcpInfo};
+use bywash_stack::{ConnectionId, Limits, State, TcpInfo};
 
 use crate::wire::address;
 use crate::wire::trace::Trace;
@@ -332,4 +332,60 @@ fn more_duplicates_than_segments_that_are_out_tell_no_more() {
     let sent = t.output();
     // Limited transmit (RFC 3042), the copy, and what may follow of a window of 7.
     assert!(sent.len() <= 13, "{sent:?}");
+}
+
+/// Linux counts a FIN among what has arrived; not every peer does.
+#[test]
+fn a_block_that_ends_before_our_fin_counts_as_one_behind_it_does() {
+    for end in [2501, 2502] {
+        let (mut t, id) = accepted("mss 1000,sackOK");
+        t.send(id, 2500);
+        t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+        assert_eq!(t.output()[2], "FP. 2001:2501(500) ack 1 win 65535");
+        t.pass(RTT);
+        t.peer(&format!(". 1:1(0) ack 1001 win 60000 <sack 2001:{end}>"));
+        // What is only late would come in a quarter of a round trip (RFC 8985, 6.2).
+        t.after(RTT / 4, &[". 1001:2001(1000) ack 1 win 65535"]);
+        let (told, later) = (info(&t, id), end == 2502);
+        assert_eq!((told.sacked, told.lost, told.unacked), (1, 1, if later { 2 } else { 3 }), "{end}");
+        t.pass(RTT);
+        // The FIN may have got no further, whatever was told: it is not forgotten.
+        t.peer(". 1:1(0) ack 2501 win 60000");
+        let rto = info(&t, id).rto;
+        let mut sent = Vec::new();
+        for _ in 0..3 {
+            t.pass(rto);
+            sent.extend(t.output());
+        }
+        assert_eq!(sent[0], "F. 2501:2501(0) ack 1 win 65535", "{end}: {sent:?}");
+        t.peer(". 1:1(0) ack 2502 win 60000");
+        assert_eq!(info(&t, id).state, State::FinWait2);
+    }
+}
+
+#[test]
+fn a_block_is_told_with_the_fin_behind_it_unless_that_was_none() {
+    let (mut t, _) = accepted("mss 1000,sackOK");
+    t.peer("FP. 1001:1501(500) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:1502>"]);
+    t.peer("P. 501:601(100) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 501:601,sack 1001:1502>"]);
+    // Twice; and what joins both.
+    t.peer("FP. 1001:1501(500) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:1501,sack 1001:1502,sack 501:601>"]);
+    t.peer(". 601:1001(400) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 501:1502>"]);
+    t.peer(". 1:501(500) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1502 win 65535"]);
+    // One by itself, of which the data before it comes later; and data where it was.
+    let (mut t, id) = accepted("mss 1000,sackOK");
+    t.peer("F. 1501:1501(0) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535"]);
+    t.peer("P. 1001:1501(500) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:1502>"]);
+    t.peer("P. 1501:1601(100) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1 win 65535 <sack 1001:1601>"]);
+    t.peer(". 1:1001(1000) ack 1 win 60000");
+    t.sends(&[". 1:1(0) ack 1601 win 65535"]);
+    assert_eq!(t.host.stack.readable_bytes(id), Ok(1600));
 }

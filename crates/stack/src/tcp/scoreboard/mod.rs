@@ -55,6 +55,14 @@ impl Sent {
     }
 }
 
+/// How what is out was cut when it was sent: into segments of `mss` bytes, the last of which may be shorter, and may have our FIN.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    pub(super) mss: u32,
+    /// The number after our FIN, if that is out.
+    pub(super) fin: Option<Seq>,
+}
+
 /// One sending of a range, in the order of time.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
@@ -375,19 +383,20 @@ impl Scoreboard {
         }
     }
 
-    /// Everything between `start` and `end` has arrived. Segments are cut only at multiples of `mss` from their start: as
+    /// Everything between `start` and `end` has arrived. Segments are cut only at multiples of their size from their start: as
     /// the peer got them. A block that ends elsewhere counts as far as it goes, so that nobody can cut what is out into
-    /// single bytes.
+    /// single bytes. But one may end before our FIN: not every peer counts that among what has arrived.
     pub(super) fn sack(
         &mut self,
         (start, end): (Seq, Seq),
-        mss: u32,
+        cut: Cut,
         now: Timestamp,
         shortest: Span,
         out: &mut Delivered,
     ) {
-        let start = self.boundary(start, mss, true);
-        let end = self.boundary(end, mss, false);
+        let mss = cut.mss.max(1);
+        let start = self.boundary(start, cut, true);
+        let end = self.boundary(end, cut, false);
         if !start.before(end) {
             return;
         }
@@ -408,7 +417,7 @@ impl Scoreboard {
                 Fate::InFlight => self.in_flight -= sent.len(),
             }
             self.segments_sacked = if self.sacked == 0 { 0 } else { self.segments_sacked };
-            self.segments_sacked += sent.len().div_ceil(mss.max(1));
+            self.segments_sacked += sent.len().div_ceil(mss);
             self.sacked += sent.len();
             out.bytes += sent.len();
             out.sacked += sent.len();
@@ -419,16 +428,16 @@ impl Scoreboard {
 
     /// The boundary between two records at `at` or, where none can be made, the next one inwards: later for the `start` of
     /// a block, earlier for its end.
-    fn boundary(&mut self, at: Seq, mss: u32, start: bool) -> Seq {
+    fn boundary(&mut self, at: Seq, cut: Cut, start: bool) -> Seq {
         let i = self.sent.partition_point(|sent| !sent.end.after(at));
         let Some(sent) = self.sent.get(i).filter(|sent| sent.start.before(at)) else { return at };
         if self.sent.len() >= RECORDS {
             return if start { sent.end } else { sent.start };
         }
-        let mss = mss.max(1);
+        let mss = cut.mss.max(1);
         let offset = (at - sent.start) / mss * mss;
         let inward = if start && sent.start + offset != at { offset + mss } else { offset };
-        let at = (sent.start + inward).min(sent.end);
+        let at = if cut.fin == Some(at + 1) { at } else { (sent.start + inward).min(sent.end) };
         self.split(at);
         at
     }
@@ -513,7 +522,7 @@ mod tests {
 
     fn sack(board: &mut Scoreboard, start: u32, end: u32, now: u64) -> Delivered {
         let mut out = Delivered::default();
-        board.sack((Seq(start), Seq(end)), MSS, at(now), RTT, &mut out);
+        board.sack((Seq(start), Seq(end)), Cut { mss: MSS, fin: None }, at(now), RTT, &mut out);
         out
     }
 
