@@ -224,7 +224,7 @@ impl TcpInfo {
     }
 
     pub(super) fn of(c: &Connection, out: &Outbox, now: Timestamp) -> Self {
-        let segments = c.board.segments(c.window.mss);
+        let segments = c.board.segments(c.cut());
         let ca_state = match c.phase {
             Phase::Loss => 4,
             Phase::Recovery => 3,

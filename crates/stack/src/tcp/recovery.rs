@@ -182,6 +182,12 @@ impl Connection {
         Cut { mss: self.window.mss, fin: self.fin_sent.then_some(self.nxt) }
     }
 
+    /// Whether all that is out, so many bytes, is one segment: a full one may have our FIN, too.
+    #[inline]
+    pub(super) fn is_one(&self, out: u32) -> bool {
+        out <= self.window.mss || (self.fin_sent && out == self.window.mss + 1)
+    }
+
     /// What the peer has out of order (RFC 2018), and what it reports to have come twice (RFC 2883, 4).
     fn take_blocks(
         &mut self,

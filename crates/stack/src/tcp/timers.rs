@@ -112,7 +112,7 @@ impl Connection {
             return Some(UNMEASURED);
         }
         let wait = self.rtt.smoothed() + self.rtt.smoothed();
-        Some(if self.board.in_flight() <= self.window.mss { wait + WORST_DELAYED_ACK } else { wait })
+        Some(if self.is_one(self.board.in_flight()) { wait + WORST_DELAYED_ACK } else { wait })
     }
 
     /// Whether there is memory again for what comes: its window is not shut any more then.
@@ -208,7 +208,7 @@ impl Connection {
                 cx.counters.tcp_loss_probes += 1;
                 self.set_probe(Some(Probe { end, copy: false, flight: self.nxt - self.una }));
             }
-        } else if let Some((start, end)) = self.board.last(self.window.mss) {
+        } else if let Some((start, end)) = self.board.last(self.cut()) {
             self.send_range(start, end - start, cx);
             self.board.resent(start, end, cx.now);
             cx.counters.tcp_loss_probes += 1;

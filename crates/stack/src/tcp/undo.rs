@@ -61,7 +61,7 @@ impl Connection {
     /// the first one was needed, unless that is the same.
     pub(super) fn remember_timeout(&self) -> Option<Box<Undo>> {
         let probed = self.is_probed();
-        let mut undo = self.undo_of(probed && self.nxt - self.una <= self.window.mss)?;
+        let mut undo = self.undo_of(probed && self.is_one(self.nxt - self.una))?;
         (undo.spoiled, undo.timeout) = (probed, true);
         Some(undo)
     }

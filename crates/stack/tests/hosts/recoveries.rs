@@ -389,3 +389,32 @@ fn a_block_is_told_with_the_fin_behind_it_unless_that_was_none() {
     t.sends(&[". 1:1(0) ack 1601 win 65535"]);
     assert_eq!(t.host.stack.readable_bytes(id), Ok(1600));
 }
+
+#[test]
+fn a_full_segment_with_our_fin_is_one_and_is_probed_as_it_went_out() {
+    let (mut t, id) = accepted("mss 1000,sackOK");
+    t.send(id, 1000);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    let last = "FP. 1:1001(1000) ack 1 win 65535";
+    t.sends(&[last]);
+    assert_eq!(info(&t, id).unacked, 1);
+    // A single one may wait for its acknowledgment (RFC 8985, 7.2): its probe goes out when the timer would go off.
+    let rto = info(&t, id).rto;
+    t.after(rto, &[last]);
+    assert_eq!((info(&t, id).retrans, info(&t, id).total_rto), (1, 0));
+    // Behind another one: of more than one no acknowledgment waits.
+    let (mut t, id) = accepted("mss 1000,sackOK");
+    t.send(id, 2000);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    assert_eq!(t.output().len(), 2);
+    let wait = info(&t, id).rtt * 2;
+    t.after(wait, &["FP. 1001:2001(1000) ack 1 win 65535"]);
+    // Two behind a gap are no three (RFC 8985, 6.2): what is missing may be late.
+    let (mut t, id) = accepted("mss 1000,sackOK");
+    t.send(id, 3000);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    assert_eq!(t.output().len(), 3);
+    t.pass(RTT);
+    t.peer(". 1:1(0) ack 1 win 60000 <sack 1001:3002>");
+    t.after(RTT / 4, &[". 1:1001(1000) ack 1 win 65535"]);
+}

@@ -204,18 +204,23 @@ fn after_a_timeout_an_echo_of_the_copy_says_nothing() {
 
 #[test]
 fn a_probe_and_a_timeout_of_the_same_segment_cannot_be_told_apart() {
-    let mut t = Trace::new();
-    let id = t.accept(30_000, "mss 1012,sackOK,TS 100", "<TS 101>");
-    t.send(id, 1000);
-    t.output();
-    let first = t.clock;
-    assert_eq!(silence(&mut t, id).len(), 2);
-    let reduced = info(&t, id).snd_ssthresh;
-    assert_ne!(reduced, u32::MAX);
-    // Of the original, or of the probe: either is older than the timeout's copy.
-    t.clock = first;
-    t.peer(". 1:1(0) ack 1001 win 30000 <TS 103>");
-    assert_eq!((info(&t, id).snd_ssthresh, t.host.stack.counters().tcp_timeouts_undone), (reduced, 0));
+    for fin in [false, true] {
+        let mut t = Trace::new();
+        let id = t.accept(30_000, "mss 1012,sackOK,TS 100", "<TS 101>");
+        t.send(id, 1000);
+        if fin {
+            t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+        }
+        t.output();
+        let first = t.clock;
+        assert_eq!(silence(&mut t, id).len(), 2);
+        let reduced = info(&t, id).snd_ssthresh;
+        assert_ne!(reduced, u32::MAX);
+        // Of the original, or of the probe: either is older than the timeout's copy.
+        t.clock = first;
+        t.peer(". 1:1(0) ack 1001 win 30000 <TS 103>");
+        assert_eq!((info(&t, id).snd_ssthresh, t.host.stack.counters().tcp_timeouts_undone), (reduced, 0));
+    }
 }
 
 #[test]

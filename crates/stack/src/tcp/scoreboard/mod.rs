@@ -63,6 +63,18 @@ pub(super) struct Cut {
     pub(super) fin: Option<Seq>,
 }
 
+impl Cut {
+    /// What of a record is not our FIN.
+    fn without_fin(self, sent: &Sent) -> u32 {
+        sent.len() - u32::from(self.fin == Some(sent.end))
+    }
+
+    /// How many segments a record is: a FIN alone is one, too.
+    fn segments(self, sent: &Sent) -> u32 {
+        self.without_fin(sent).div_ceil(self.mss.max(1)).max(1)
+    }
+}
+
 /// One sending of a range, in the order of time.
 #[derive(Clone, Copy, Debug)]
 struct Sending {
@@ -213,11 +225,11 @@ impl Scoreboard {
         length(self.sent.len()) + bytes / mss.max(1)
     }
 
-    /// What is out, counted in segments of at most `mss` bytes.
-    pub(super) fn segments(&self, mss: u32) -> Segments {
+    /// What is out, counted in segments.
+    pub(super) fn segments(&self, cut: Cut) -> Segments {
         let mut segments = Segments::default();
         for sent in self.sent.iter() {
-            let n = sent.len().div_ceil(mss.max(1));
+            let n = cut.segments(sent);
             segments.unacked += n;
             match sent.fate {
                 Fate::Sacked => segments.sacked += n,
@@ -300,15 +312,15 @@ impl Scoreboard {
         Some((lost.start, lost.start + lost.len().min(limit)))
     }
 
-    /// The last part of what is out, of at most `limit` bytes.
-    pub(super) fn last(&self, limit: u32) -> Option<(Seq, Seq)> {
+    /// The last segment that is out, as it was cut when it was sent.
+    pub(super) fn last(&self, cut: Cut) -> Option<(Seq, Seq)> {
         let last = self.sent.iter().rev().find(|sent| sent.fate != Fate::Sacked)?;
-        // As it was cut when it was sent.
-        let len = match last.len() % limit.max(1) {
-            0 => last.len().min(limit),
+        let bytes = cut.without_fin(last);
+        let len = match bytes % cut.mss.max(1) {
+            0 => bytes.min(cut.mss),
             rest => rest,
         };
-        Some((last.end - len, last.end))
+        Some((last.start + (bytes - len), last.end))
     }
 
     /// A part of what was sent is sent again; `true` if a part of that was before.
@@ -394,7 +406,6 @@ impl Scoreboard {
         shortest: Span,
         out: &mut Delivered,
     ) {
-        let mss = cut.mss.max(1);
         let start = self.boundary(start, cut, true);
         let end = self.boundary(end, cut, false);
         if !start.before(end) {
@@ -417,7 +428,7 @@ impl Scoreboard {
                 Fate::InFlight => self.in_flight -= sent.len(),
             }
             self.segments_sacked = if self.sacked == 0 { 0 } else { self.segments_sacked };
-            self.segments_sacked += sent.len().div_ceil(mss);
+            self.segments_sacked += cut.segments(&sent);
             self.sacked += sent.len();
             out.bytes += sent.len();
             out.sacked += sent.len();
