@@ -382,8 +382,9 @@ impl Connection {
         if segment.payload == 0 || !self.state.takes_data() {
             return cx.pool.give_packet(packet);
         }
-        if self.released {
-            // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer.
+        if self.released && (segment.end() - u32::from(segment.has(TcpFlags::FIN))).after(self.rcv_nxt) {
+            // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer. What comes again with
+            // a FIN was read.
             cx.pool.give_packet(packet);
             self.reset_sender(segment, cx);
             return self.terminate(CloseReason::Reset, cx);

@@ -382,6 +382,44 @@ fn what_nobody_has_read_is_told_also_where_only_our_fin_is_out() {
 }
 
 #[test]
+fn what_was_read_before_the_program_went_may_come_again_with_a_fin() {
+    // Also in part; but not with a byte that nobody will read.
+    for (again, taken) in [("1:11(10)", true), ("6:11(5)", true), ("6:12(6)", false)] {
+        let (mut t, id) = accepted();
+        t.peer("P. 1:11(10) ack 1 win 1000");
+        t.output();
+        let mut bytes = [0; 20];
+        assert_eq!(t.host.stack.receive_copy(t.now, id, &mut bytes, &mut t.pool), Ok(10));
+        t.send(id, 1500);
+        t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+        t.sends(&[". 1:1001(1000) ack 11 win 65535"]);
+        t.peer(&format!("FP. {again} ack 1 win 2000"));
+        if !taken {
+            t.sends(&["R 1:1(0)"]);
+            assert_eq!(t.host.stack.connections(), (0, 0, 0));
+            continue;
+        }
+        // What has waited for the window still goes.
+        t.sends(&["FP. 1001:1501(500) ack 12 win 65535"]);
+        t.peer(". 12:12(0) ack 1502 win 2000");
+        t.sends(&[]);
+        assert_eq!(t.host.stack.connections().2, 1, "TIME-WAIT");
+    }
+    // By itself, where our FIN is out.
+    let (mut t, id) = accepted();
+    t.peer("P. 1:11(10) ack 1 win 30000");
+    t.output();
+    assert_eq!(t.host.stack.consume(t.now, id, 10, &mut t.pool), Ok(()));
+    t.host.stack.close(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["F. 1:1(0) ack 11 win 65535"]);
+    t.peer("FP. 1:11(10) ack 1 win 30000");
+    t.sends(&[". 2:2(0) ack 12 win 65535"]);
+    t.peer(". 12:12(0) ack 2 win 30000");
+    t.sends(&[]);
+    assert_eq!(t.host.stack.connections().2, 1, "TIME-WAIT");
+}
+
+#[test]
 fn a_window_that_opens_a_little_is_used_as_soon_as_if_it_had_not_been_shut() {
     let (mut t, id) = accepted();
     let rto = t.host.stack.tcp_info(t.now, id).unwrap().rto;
