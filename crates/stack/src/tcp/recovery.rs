@@ -52,9 +52,7 @@ impl Connection {
             && !window_changed
             && !segment.has(TcpFlags::FIN)
             && !self.board.is_empty();
-        if duplicate && !self.sack {
-            self.count_duplicate();
-        }
+        let third = duplicate && !self.sack && self.count_duplicate();
         if self.board.is_empty() || self.wnd == 0 {
             self.note_patience();
         }
@@ -69,6 +67,10 @@ impl Connection {
         } else {
             delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss))
         };
+        if third && self.phase == Phase::Open {
+            // RFC 6582, 3.2: the first one is missing.
+            self.board.lose_first(self.window.mss);
+        }
         self.find_losses(advanced, delivered.bytes, arrived, cx);
         // RFC 3168, 6.1.2
         let marked = self.ecn && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
@@ -98,17 +100,19 @@ impl Connection {
         }
     }
 
-    /// Notes that a peer without SACK has had another segment after one that is missing.
-    fn count_duplicate(&mut self) {
+    /// Notes that a peer without SACK has had another segment after one that is missing; `true` if that was the third.
+    fn count_duplicate(&mut self) -> bool {
         // RFC 5681, 3.1: after a timeout there is one segment out. What was, is taken for lost: duplicates tell of it.
         if self.phase == Phase::Loss && !self.nxt.after(self.recover) {
-            return;
+            return false;
         }
         // No more have arrived than are out but for the one that is missing (3.2: a network, or a peer, may make more of them).
         let out = self.board.segments_at_most(self.nxt - self.una, self.window.mss).saturating_sub(1);
         // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
         let most = if self.una == self.recover { out.min(DUPLICATES - 1) } else { out };
-        self.duplicates = self.duplicates.saturating_add(1).min(most);
+        let before = self.duplicates;
+        self.duplicates = before.saturating_add(1).min(most);
+        before < DUPLICATES && self.duplicates == DUPLICATES
     }
 
     /// Counts what has arrived, in segments: a message is one, and needs no division.
@@ -340,14 +344,11 @@ impl Connection {
         if self.phase != Phase::Open && !self.una.before(self.recover) {
             self.recovered(cx.now);
         }
-        let in_recovery = self.phase != Phase::Open;
         let lost = self.board.lost();
         if self.sack {
             self.detect(cx);
-        } else if (self.duplicates == DUPLICATES && !in_recovery)
-            || (self.phase == Phase::Recovery && advanced)
-        {
-            // RFC 6582, 3.2: the third duplicate, or a partial acknowledgment: the first one is missing.
+        } else if self.phase == Phase::Recovery && advanced {
+            // RFC 6582, 3.2: a partial acknowledgment: what is the first now is missing.
             self.board.lose_first(self.window.mss);
         }
         // What got lost with our SYN, or was not taken with it, says nothing of how much the path takes.

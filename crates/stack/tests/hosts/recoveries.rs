@@ -418,3 +418,23 @@ fn a_full_segment_with_our_fin_is_one_and_is_probed_as_it_went_out() {
     t.peer(". 1:1(0) ack 1 win 60000 <sack 1001:3002>");
     t.after(RTT / 4, &[". 1:1001(1000) ack 1 win 65535"]);
 }
+
+#[test]
+fn three_duplicates_bring_one_copy_where_the_path_has_become_narrower_too() {
+    let (mut t, id) = accepted("mss 1000");
+    t.send(id, 4000);
+    assert_eq!(t.output().len(), 4);
+    t.unreachable(id, 4, 700, 1);
+    assert_eq!(t.output().len(), 7, "660 bytes each");
+    t.pass(RTT);
+    (0..2).for_each(|_| t.peer(". 1:1(0) ack 1 win 60000"));
+    t.sends(&[]);
+    t.peer(". 1:1(0) ack 1 win 60000");
+    t.sends(&[". 1:661(660) ack 1 win 65535"]);
+    // What else the peer says is no duplicate.
+    for seq in [1, 101] {
+        t.peer(&format!("P. {seq}:{}(100) ack 1 win 60000", seq + 100));
+        t.sends(&[&format!(". 4001:4001(0) ack {} win 65535", seq + 100)]);
+    }
+    assert_eq!(info(&t, id).ca_state, 1, "no congestion");
+}
