@@ -10,7 +10,7 @@ use super::busy::HeldBy;
 use super::challenge::may_challenge;
 use super::connection::{Connection, NEVER, clock};
 use super::emit::Bare;
-use super::listen::default_mss;
+use super::listen::{default_mss, offered_segment};
 use super::receive_buffer::{Held, length};
 use super::segment::Segment;
 use super::seq::Seq;
@@ -396,7 +396,7 @@ impl Connection {
     #[inline(always)]
     pub(super) fn take_payload(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         self.take_mark(segment, cx);
-        self.note_data(segment, &packet, cx.now);
+        self.note_data(segment, &packet, cx);
         // 3.10.7.3: what comes with a SYN begins after its number.
         let first = segment.seq + u32::from(segment.has(TcpFlags::SYN));
         let (mut seq, mut start, mut len) = (first, segment.start, segment.payload);
@@ -502,10 +502,10 @@ impl Connection {
 
     /// Notes when data came, and how large segments are.
     #[inline]
-    pub(super) fn note_data(&mut self, segment: &Segment, packet: &Packet, now: Timestamp) {
+    pub(super) fn note_data(&mut self, segment: &Segment, packet: &Packet, cx: &Context<'_>) {
         self.tally.data_segments_in += 1;
-        let pause = now.span(self.last_received);
-        self.last_received = now;
+        let pause = cx.now.span(self.last_received);
+        self.last_received = cx.now;
         if pause > self.rtt.timeout() && self.tally.data_segments_in > 1 {
             (self.quick, self.answers) = (QUICK, false);
         }
@@ -520,8 +520,7 @@ impl Connection {
         }
         let each = length(each);
         if each >= self.largest {
-            self.largest = each;
-            self.note_full(segment, now);
+            self.note_full(segment, each, cx);
         } else {
             self.note_shorter(each, segment.has(TcpFlags::PSH));
         }
@@ -530,7 +529,12 @@ impl Connection {
     /// A full segment, which was sent as soon as it could be.
     // Others are not made longer by it.
     #[inline(never)]
-    fn note_full(&mut self, segment: &Segment, now: Timestamp) {
+    fn note_full(&mut self, segment: &Segment, size: u32, cx: &Context<'_>) {
+        if size > self.largest {
+            // As in Linux, a peer that sends more than we have offered to take waits no longer for that (SHLD-19).
+            self.largest = size.min(offered_segment(&self.flow, &self.limits, cx.out).into());
+        }
+        let now = cx.now;
         match segment.options.timestamps.filter(|_| self.timestamps) {
             Some((_, echo)) => {
                 let offset = self.ts_offset;

@@ -34,7 +34,7 @@ pub struct TcpInfo {
     pub ato: Duration,
     /// `tcpi_snd_mss`, in bytes of payload
     pub snd_mss: u32,
-    /// `tcpi_rcv_mss`: the payload of the peer's full segments, as it seems
+    /// `tcpi_rcv_mss`: the payload of the peer's full segments, as it seems, but no more than we have offered to take
     pub rcv_mss: u32,
     /// `tcpi_advmss`
     pub advmss: u32,

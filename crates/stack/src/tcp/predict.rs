@@ -129,7 +129,7 @@ impl Connection {
         if segment.payload == 0 {
             cx.pool.give_packet(packet);
         } else {
-            self.note_data(segment, &packet, cx.now);
+            self.note_data(segment, &packet, cx);
             self.take_next(segment.start, segment.payload, packet, cx);
         }
         if segment.has(TcpFlags::FIN) {

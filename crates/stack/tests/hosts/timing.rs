@@ -136,6 +136,24 @@ fn every_second_full_segment_counts_by_what_the_sender_sends() {
 }
 
 #[test]
+fn a_peer_that_sends_more_than_we_offer_to_take_waits_no_longer() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { mss: Some(700), ..Limits::default() });
+    let id = t.accept(30_000, "mss 1460", "");
+    t.host.stack.set_quick_ack(t.now, id, false, &mut t.pool).unwrap();
+    for i in 0..3 {
+        t.peer(&format!(". {}:{}(1000) ack 1 win 30000", 1 + 1000 * i, 1001 + 1000 * i));
+        t.sends(&[&format!(". 1:1(0) ack {} win 65535", 1001 + 1000 * i)]);
+    }
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_mss, 700);
+    // What it should send counts as before.
+    t.peer(". 3001:3701(700) ack 1 win 30000");
+    t.sends(&[]);
+    t.peer(". 3701:4401(700) ack 1 win 30000");
+    t.sends(&[". 1:1(0) ack 4401 win 65535"]);
+}
+
+#[test]
 fn when_an_acknowledgment_came_can_be_asked() {
     let (mut t, id) = accepted("mss 1000", "");
     t.pass(ms(300));
