@@ -55,11 +55,17 @@ impl RingLedger {
     #[inline]
     pub fn lend(&mut self, frame: Frame) -> usize {
         let offset = self.arena.offset(&frame);
-        assert!(self.lent() < self.places.len(), "the ring is full");
-        let (place, _) = self.place(self.next);
-        self.places[place].write(frame);
+        self.next_place().write(frame);
         self.next = self.next.wrapping_add(1);
         offset
+    }
+
+    /// The place of the next frame.
+    #[inline]
+    fn next_place(&mut self) -> &mut MaybeUninit<Frame> {
+        assert!(self.lent() < self.places.len(), "the ring is full");
+        let (place, _) = self.place(self.next);
+        &mut self.places[place]
     }
 
     /// Takes what a packet is made of to be lent, and returns the offset in the arena where its bytes begin.
@@ -77,9 +83,11 @@ impl RingLedger {
 
     #[cold]
     fn lend_part(&mut self, part: Part) -> usize {
-        let number = self.next;
-        let offset = self.lend(part.into_segment().into_frame());
-        self.parts.push_back(number);
+        let offset = self.arena.offset(part.frame());
+        // It is a part until its place is certain: who drops it before gives no frame a second owner.
+        self.next_place().write(part.into_segment().into_frame());
+        self.parts.push_back(self.next);
+        self.next = self.next.wrapping_add(1);
         offset
     }
 

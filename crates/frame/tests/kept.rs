@@ -4,8 +4,8 @@
 use std::collections::HashSet;
 
 use bywash_frame::{
-    Arena, Checksum, FRAME_SIZE, Frame, HEADROOM, Kept, Ledger, NoPlace, NoRoom, Packet, Pool, ReclaimError,
-    RingLedger, Segment,
+    Arena, Checksum, FRAME_SIZE, Frame, HEADROOM, Kept, Ledger, NoPlace, NoRoom, Packet, Piece, Pool,
+    ReclaimError, RingLedger, Segment,
 };
 use proptest::prelude::*;
 
@@ -294,4 +294,23 @@ fn a_part_is_nobodys_frame() {
     packet.push_part(kept.part(7, 9).unwrap(), &mut pool).unwrap();
     packet.into_pieces(&mut pool, |piece, _| _ = ring.lend_piece(piece));
     ring.reclaim();
+}
+
+#[test]
+fn a_part_that_finds_no_place_ends_and_gives_no_frame_two_owners() {
+    let (arena, other) =
+        (Arena::new(vec![0; 2 * FRAME_SIZE]).unwrap(), Arena::new(vec![0; FRAME_SIZE]).unwrap());
+    let (mut pool, mut others) = (arena.pool(2).unwrap(), other.pool(1).unwrap());
+    let mut full = RingLedger::new(arena, 1);
+    full.lend(pool.take().unwrap());
+    for (ring, pool) in [(&mut full, &mut pool), (&mut RingLedger::new(arena, 4), &mut others)] {
+        let mut kept = Kept::new(pool.take().unwrap());
+        let part = kept.part(7, 9).unwrap();
+        let lend = std::panic::AssertUnwindSafe(|| ring.lend_piece(Piece::Part(part)));
+        assert!(std::panic::catch_unwind(lend).is_err());
+        pool.give_kept(kept);
+    }
+    full.recover(&mut pool);
+    assert_eq!((pool.free(), others.free()), (2, 1));
+    assert_eq!((arena.orphaned(), other.orphaned()), (0, 0));
 }
