@@ -121,7 +121,8 @@ pub struct Arena {
     ended: Box<[AtomicU32]>,
 }
 
-// SAFETY: `base` is only turned into frames, once, by `new`; after that each frame's bytes belong to its `Frame`.
+// SAFETY: `base` is only turned into frames by `new`, once; after that each frame's bytes belong to its `Frame`. `alias` makes those
+// of a kept frame's parts once more, of which none is taken for the owner.
 unsafe impl Send for Arena {}
 // SAFETY: as above: through `&Arena` only addresses are computed, bytes are reached through a `Frame`.
 unsafe impl Sync for Arena {}
@@ -284,7 +285,8 @@ impl Arena {
 #[derive(Debug)]
 pub struct Frame(NonNull<u8>);
 
-// SAFETY: a frame is the only owner of its bytes, wherever it is; those of a kept one are read by several, of whom none writes.
+// SAFETY: a frame is the only owner of its bytes, wherever it is; of a kept one others have parts, which they only read,
+// and which its owner writes no more.
 unsafe impl Send for Frame {}
 // SAFETY: `&Frame` only gives `&[u8]`.
 unsafe impl Sync for Frame {}

@@ -24,7 +24,7 @@ impl Packet {
     /// wants it for UDP; for TCP the two mean the same (RFC 1071). SCTP gets its CRC32c.
     ///
     /// # Errors
-    /// [`NoPlace`] when the packet is shorter than the offsets say.
+    /// [`NoPlace`] when the packet is shorter than the offsets say, or the place lies behind its own frames.
     pub fn complete_checksum(&mut self) -> Result<(), NoPlace> {
         let Checksum::Partial { start, offset } = self.offload.checksum() else { return Ok(()) };
         let (start, place) = (usize::from(start), usize::from(start) + usize::from(offset));

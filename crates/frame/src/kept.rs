@@ -1,6 +1,6 @@
 //! A kept frame: its owner has it as long as its bytes may be wanted again, while packets carry parts of it.
 //!
-//! What is sent and may have to be sent once more lies in such frames: it goes out as often as need be, and is never copied.
+//! What is sent and may have to be sent once more lies in such frames: it can go out as often as need be without a copy.
 #![expect(
     unsafe_code,
     reason = "one frame has several holders here: that none of them reads what another one writes is seen to by this file"
@@ -12,8 +12,8 @@ use crate::{Arena, FRAME_SIZE, Frame, Segment};
 
 /// A frame of which packets carry parts while its owner keeps it.
 ///
-/// Bytes that a part shows, and those before them, are written no more. The frame is free when its owner has let go of it and the
-/// last part has ended, whichever comes first: give both to a [`Pool`](crate::Pool), this one with
+/// Bytes that a part has shown, and those before them, are written no more. The frame is free when its owner has let go of it and the
+/// last part has ended, in either order: give both to a [`Pool`](crate::Pool), this one with
 /// [`Pool::give_kept`](crate::Pool::give_kept).
 #[derive(Debug)]
 pub struct Kept {
@@ -38,7 +38,7 @@ impl Kept {
         self.frame.bytes()
     }
 
-    /// Its bytes from `from` on, to be written; none when a part shows some of them.
+    /// Its bytes from `from` on, to be written; none when they begin before the end of what parts have shown, or outside of the frame.
     #[inline]
     pub fn bytes_mut(&mut self, from: usize) -> &mut [u8] {
         if from < self.shown as usize || from > FRAME_SIZE {
@@ -140,7 +140,7 @@ impl Part {
     /// The part of which such a place had the segment.
     ///
     /// # Safety
-    /// It was made by [`Part::into_segment`], of whose frame at least it is.
+    /// Its frame is that of a segment that [`Part::into_segment`] made, and this is done once for that. Of the bytes it may show fewer.
     #[inline]
     pub(crate) unsafe fn from_segment(segment: Segment) -> Self {
         Self(ManuallyDrop::new(segment))

@@ -117,7 +117,7 @@ impl Ledger {
         Ok((frame, start))
     }
 
-    /// Frames that are lent now.
+    /// Frames that are lent now, and parts of kept ones.
     pub fn lent(&self) -> usize {
         self.count
     }

@@ -35,7 +35,7 @@ impl RingLedger {
         Self { arena, places, oldest: 0, next: 0, parts: VecDeque::new() }
     }
 
-    /// How many frames are lent.
+    /// How many frames are lent, and parts of kept ones.
     #[inline]
     pub fn lent(&self) -> usize {
         self.next.wrapping_sub(self.oldest)

@@ -446,7 +446,7 @@ impl Stack {
     /// the other, which holds what it will, writes to its front and says how many bytes: fewer than all when there are no more.
     /// When it was never fewer, the buffer is full, and [`crate::Event::Writable`] follows.
     ///
-    /// Super-segments carry the bytes from there, without a copy. A shorter segment is copied while its checksum is made.
+    /// Super-segments carry the bytes from there, without a copy. A segment that no port is to cut is copied, while its checksum is made.
     ///
     /// # Errors
     /// [`TcpError::Closed`], [`TcpError::Shutdown`]: `write` was not called.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_frame::{BATCH, FRAME_SIZE, Packet};
+use bywash_frame::{BATCH, FRAME_DATA, FRAME_SIZE, Packet};
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
@@ -17,6 +17,7 @@ use super::seq::Seq;
 use super::state::{Cause, State};
 use crate::Timestamp;
 use crate::ip::MARKED;
+use crate::packet::slices;
 use crate::stack::{Context, Event};
 use crate::time::Span;
 
@@ -597,18 +598,20 @@ impl Connection {
         self.receive.readable() == 0 && !cx.share.low
     }
 
-    /// Of what there is no memory for, takes what lies in the first of several frames, if that may be kept: segments that were
-    /// joined on their way here, or one that is long, get on as those do that come alone.
+    /// Of what there is no memory for in several frames, takes as much as one holds, if that may be kept: segments that were joined
+    /// on their way here, or one that is long, get on as those do that come alone. It is copied, for the first frame may have headers
+    /// alone.
     #[cold]
-    fn take_less(&mut self, start: usize, len: usize, mut packet: Packet, cx: &mut Context<'_>) {
-        let first = packet.head().len().saturating_sub(start);
-        if packet.is_single() || first == 0 || !self.has_one(cx) {
-            return self.refuse(packet, cx);
-        }
-        packet.truncate(start + first, cx.pool);
+    fn take_less(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
+        let may = !packet.is_single() && self.has_one(cx);
+        let Some(frame) = may.then(|| cx.pool.take()).flatten() else { return self.refuse(packet, cx) };
+        let (mut first, len) = (Packet::new(frame), len.min(FRAME_DATA));
+        let copied = slices(&packet, start..start + len).try_for_each(|slice| first.extend_from_slice(slice));
+        debug_assert!(copied.is_ok(), "they fit in a frame");
+        cx.pool.give_packet(packet);
         // It tells that the rest is to come again.
         self.ack_now = true;
-        self.take_next(start, first.min(len), packet, cx);
+        self.take_next(0, len, first, cx);
     }
 
     #[inline]

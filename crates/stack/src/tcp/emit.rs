@@ -210,13 +210,20 @@ impl Connection {
         let Some(way) = &self.way else { return true };
         let front = way.transport();
         let mut packet = headed(frame, front, headers);
-        if self.send.append_to(&mut packet, from, len as usize, cx.pool).is_err() {
+        // A super-segment is always left to the port: the checksum of each piece is its own. What no port cuts may have as many
+        // frames as its bytes fill, and no more: AF_XDP and NICs have limits.
+        let cut = len > self.window.mss;
+        let appended = if cut {
+            self.send.append_to(&mut packet, from, len as usize, cx.pool)
+        } else {
+            let mut slices = self.send.slices(from, len as usize);
+            slices.try_for_each(|slice| packet.append(slice, cx.pool))
+        };
+        if appended.is_err() {
             cx.counters.no_memory += 1;
             cx.pool.give_packet(packet);
             return false;
         }
-        // A super-segment is always left to the port: the checksum of each piece is its own.
-        let cut = len > self.window.mss;
         let length = u16::try_from(packet.len() - front).unwrap_or(u16::MAX);
         finish(&mut packet, front, way.pseudo(length), way.offloads.checksum || cut);
         if cut {

@@ -382,15 +382,18 @@ fn what_no_program_reads_leaves_memory_for_others() {
             assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 1000], &mut t.pool), Ok(1000));
             assert!(t.output().iter().all(|told| told.ends_with("win 65535")));
         }
-        // So is what comes joined: one frame of it is its own.
+        // So is what comes joined: it may have a frame.
         for n in 0..4 {
-            let (seq, next) = (20_001 + 1000 * n, 21_001 + 1000 * n);
-            t.peer_together(&[
-                format!(". {seq}:{next}(1000) ack 1 win 30000"),
-                format!("P. {next}:{}(1000) ack 1 win 30000", next + 1000),
-            ]);
-            assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 4000], &mut t.pool), Ok(1000));
-            assert_eq!(t.output()[0], format!(". 1:1(0) ack {next} win 65535"));
+            let seq = 20_001 + 2048 * n;
+            let together: Vec<_> = (0..3)
+                .map(|i| (seq + 1000 * i, seq + 1000 * (i + 1)))
+                .map(|(from, to)| {
+                    format!("{} {from}:{to}(1000) ack 1 win 30000", if to - seq < 3000 { "." } else { "P." })
+                })
+                .collect();
+            t.peer_together(&together);
+            assert_eq!(t.host.stack.receive_copy(t.now, id, &mut [0; 4000], &mut t.pool), Ok(2048));
+            assert_eq!(t.output()[0], format!(". 1:1(0) ack {} win 65535", seq + 2048));
         }
         // The program reads, and the peer hears of it.
         t.ports.1 = 6099;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bywash_frame::Batch;
+use bywash_frame::{Batch, FRAME_DATA};
 use bywash_stack::{ConnectionId, Event, Limits, Offloads, TcpError};
 
 use crate::wire::trace::Trace;
@@ -90,6 +90,28 @@ fn a_super_segment_lies_where_it_was_written() {
     written.extend(more);
     assert_eq!((places(&batch), payload(&batch)), (joined(written), bytes));
     t.pool.give_batch(&mut batch);
+}
+
+/// Ports have limits: AF_XDP takes as many frames as a packet of its length fills, and refuses others for ever.
+#[test]
+fn what_no_port_cuts_has_no_more_frames_than_its_bytes_fill() {
+    let mut t = Trace::over_mtu(9000, Offloads::default());
+    let id = t.accept(60_000, "mss 8960", "");
+    let (mut batch, mut acked, mut full) = (Batch::new(), 1, 0);
+    for _ in 0..3 {
+        let window = t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd;
+        t.send(id, window as usize);
+        take(&mut t, &mut batch);
+        for packet in &batch {
+            assert!(packet.frames() <= packet.len().div_ceil(FRAME_DATA), "{}", packet.frames());
+            full += usize::from(packet.len() == 9000);
+        }
+        t.pool.give_batch(&mut batch);
+        t.pass(Duration::from_millis(20));
+        acked += window;
+        t.peer(&format!(". 1:1(0) ack {acked} win 60000"));
+    }
+    assert!(full > 5, "{full}");
 }
 
 /// The port may still have what the peer has acknowledged: it had come twice, or the acknowledgment was quicker than the port.
