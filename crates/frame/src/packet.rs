@@ -52,6 +52,16 @@ impl Chain {
         Some(piece)
     }
 
+    /// Takes all out, if none is a part: so it is with all that was received by a NIC.
+    #[inline]
+    pub(crate) fn drain_whole(&mut self) -> Option<impl Iterator<Item = Segment> + '_> {
+        if self.parts != 0 {
+            return None;
+        }
+        self.len = 0;
+        Some(self.segments.drain(..))
+    }
+
     /// Takes all out.
     #[inline]
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Piece> + '_ {

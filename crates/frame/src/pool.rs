@@ -156,8 +156,10 @@ impl Pool {
 
     #[cold]
     fn give_chain(&mut self, mut chain: Box<Chain>) {
-        for piece in chain.drain() {
-            self.give_piece(piece);
+        if let Some(segments) = chain.drain_whole() {
+            segments.for_each(|segment| self.give(segment.into_frame()));
+        } else {
+            chain.drain().for_each(|piece| self.give_piece(piece));
         }
         self.keep_chain(chain);
     }

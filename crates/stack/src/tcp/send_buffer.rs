@@ -156,15 +156,17 @@ impl SendBuffer {
     }
 
     fn consume_part(&mut self, n: usize, share: &mut Share, pool: &mut Pool) {
-        let (gone, front) = self.place(n);
-        (self.len, self.front) = (self.len - length(n), length(front));
-        for _ in 0..gone {
+        self.len -= length(n);
+        let mut front = self.front as usize + n;
+        while front >= FRAME_SIZE {
+            front -= FRAME_SIZE;
             // Another one is left, or all would be gone.
             if let Some(frame) = self.frames.pop_front() {
                 share.queued -= 1;
                 pool.give_kept(frame);
             }
         }
+        self.front = length(front);
     }
 
     /// Gives all frames back.
