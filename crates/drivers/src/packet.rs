@@ -2,6 +2,7 @@
 //!
 //! Packets come by a mapped ring, without a system call each, and are copied once, into frames; they go by one system
 //! call for a batch. It sees both directions: also what this machine sends on the interface, but not what this port does.
+//! Of a loopback interface, where all that is sent comes back, it sees what comes back: each packet once, this port's too.
 //! Super-segments and packets whose checksum the NIC is still to fill in come as such, in chains of frames, with what is
 //! missing in their [`Offload`](bywash_frame::Offload); both can be sent as well. A VLAN tag that the kernel or the NIC has
 //! taken out is put back, so that packets are as on the wire.
@@ -184,7 +185,11 @@ fn sockets(link: &Link, options: &Options) -> Result<Vec<Queue>, PacketError> {
         first.be_promiscuous(link.index)?;
     }
     for (socket, _) in &queues {
-        socket.let_through()?;
+        if link.loopback {
+            socket.let_incoming_through()?;
+        } else {
+            socket.let_through()?;
+        }
     }
     Ok(queues)
 }

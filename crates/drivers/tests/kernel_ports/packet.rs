@@ -88,6 +88,38 @@ fn it_sees_what_the_kernel_sends_and_receives_and_takes_nothing() {
 }
 
 #[test]
+fn what_a_loopback_interface_gives_back_comes_once() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = row(&PairOptions::default());
+    for queues in [1, 2] {
+        let options = Options { queues, ..Options::default() };
+        let mut port = lab.hosts[0].enter(|| End::open(|arena| packet::open("lo", &options, arena))).unwrap();
+        let socket = || lab.hosts[0].enter(|| UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let (from, to) = (socket(), socket());
+        let mut count = [0; 3];
+        let own = port.packet(&frame(1, 100));
+        port.send(own);
+        for payload in [1, 2] {
+            from.send_to(&[payload; 20], to.local_addr().unwrap()).unwrap();
+        }
+        // Long after the last block has been handed over.
+        let end = Instant::now() + Duration::from_millis(200);
+        while Instant::now() < end {
+            for queue in 0..usize::from(queues) {
+                port.turn(queue);
+                for packet in port.batch.drain() {
+                    let which = if experimental(&packet) { 0 } else { packet.head()[42] };
+                    count[usize::from(which)] += 1;
+                    port.pool.give_packet(packet);
+                }
+            }
+        }
+        assert_eq!(count, [1; 3], "the port's own and two of the kernel's, with {queues} queues");
+        port.close();
+    }
+}
+
+#[test]
 fn vlan_tags_are_where_they_were_on_the_wire() {
     let Some(_guard) = bywash_lab::lock() else { return };
     let lab = row(&PairOptions::default());

@@ -191,6 +191,23 @@ impl PacketSocket {
         self.set_at(libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &none, "take the first filter off")
     }
 
+    /// The same, but for what comes in only: on a loopback interface all that goes out comes in again at once, and would
+    /// be there twice. It is a filter, not `PACKET_IGNORE_OUTGOING`, which sockets that share their packets do not heed.
+    ///
+    /// # Errors
+    /// When there is no memory for a filter.
+    pub fn let_incoming_through(&self) -> Result<(), PacketError> {
+        self.filter(&mut [
+            instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, PACKET_TYPE),
+            libc::sock_filter {
+                jf: 1,
+                ..instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, PACKET_OUTGOING)
+            },
+            instruction(libc::BPF_RET | libc::BPF_K, 0),
+            instruction(libc::BPF_RET | libc::BPF_K, u32::MAX),
+        ])
+    }
+
     /// What the kernel has counted since the last call.
     pub fn statistics(&self) -> Statistics {
         // tp_packets, tp_drops, tp_freeze_q_cnt
@@ -214,11 +231,16 @@ impl PacketSocket {
         done == 0 && address.sll_ifindex < 0
     }
 
-    /// Drops every packet that comes, by a filter.
+    /// Drops every packet that comes.
     fn hold(&self) -> Result<(), PacketError> {
-        let mut nothing = [libc::sock_filter { code: BPF_RET_K, jt: 0, jf: 0, k: 0 }];
-        let program = libc::sock_fprog { len: 1, filter: nothing.as_mut_ptr() };
-        self.set_at(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "set the first filter")
+        self.filter(&mut [instruction(libc::BPF_RET | libc::BPF_K, 0)])
+    }
+
+    /// Sets a filter, in place of the one before: what it returns is how many bytes of the packet are kept.
+    fn filter(&self, instructions: &mut [libc::sock_filter]) -> Result<(), PacketError> {
+        let len = u16::try_from(instructions.len()).unwrap_or(u16::MAX);
+        let program = libc::sock_fprog { len, filter: instructions.as_mut_ptr() };
+        self.set_at(libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program, "set a filter (SO_ATTACH_FILTER)")
     }
 
     fn bind_to(&self, index: u32, protocol: libc::c_int) -> Result<(), PacketError> {
@@ -267,8 +289,16 @@ impl AsFd for PacketSocket {
     }
 }
 
-/// `BPF_RET | BPF_K`: how many bytes of the packet to keep.
-const BPF_RET_K: u16 = 0x06;
+/// Where a filter finds in which direction a packet goes (`linux/filter.h`).
+const PACKET_TYPE: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE).cast_unsigned();
+
+/// A packet that goes out.
+const PACKET_OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
+
+/// An instruction of a filter that goes on to the one after it, or ends.
+fn instruction(code: u32, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: u16::try_from(code).unwrap_or_default(), jt: 0, jf: 0, k }
+}
 
 /// The number of a fanout group, out of what `PACKET_FANOUT` says.
 fn low_half(word: u32) -> [u8; 2] {
