@@ -1,6 +1,7 @@
 //! `bywash generate --inject`, over cables between hosts of the test's own: what arrives is what a port would have sent.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Output, Stdio};
@@ -91,6 +92,11 @@ const KINDS: &[&str] = &[
     "--ethertype 0x88b5 --payload counting --field payload[3:2]=0-999 --field 'frame[30:4]=any random'",
     "--proto tcp --field 'tcp.seq=4294967000+ step 7' --field 'tcp.ack=any random' --size 64,1000 --payload random",
     "--src fd00::1 --dst fd00::2 --proto icmp --payload random:2 --field 'ip.dst=fd00::/48 random'",
+    // Words that end behind the packet, one of them with another field's bits.
+    "--ethertype 0x88b5 --payload zeros --field 'frame[55:4]=any random'",
+    "--ethertype 0x88b5 --payload counting --size 65-70 --field 'frame[60:1]=0+'",
+    "--payload zeros --size 65 --field 'frame[57:2]=any random' --field 'frame[59:2]=0+ step 3'",
+    "--payload zeros --size 301 --field 'frame[293:2]=0+' --field 'frame[295:2]=any random'",
 ];
 
 #[test]
@@ -115,6 +121,28 @@ fn what_arrives_is_what_a_port_would_have_sent() {
             panic!("{kind}: packet {n} is {:02x?}\ninstead of {:02x?}", came[n], sent[n]);
         }
     }
+}
+
+/// A run of the kernel's that is long enough gets the pages of its first packets back. Not all arrive then.
+#[test]
+fn nothing_is_left_in_a_page_of_the_packet_before() {
+    let Some(_guard) = bywash_lab::lock() else { return };
+    let lab = Lab::row(2, &PairOptions::default()).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let (sent, came) = (folder.path().join("sent.pcap"), folder.path().join("came.pcap"));
+    // Two fields that share a word far behind.
+    let fields = "--size 256 --field 'frame[128:1]=0+' --field 'frame[129:2]=0+'";
+    let words = format!("{fields} --payload counting {SENDER} --count 20k --json");
+    run(&lab.hosts[0], &format!("generate pcap:{} {words} --huge-pages off", sent.display()));
+    let far = Far::start(&lab, &format!("capture xdp:left -w {}", came.display()));
+    let injected = run(&lab.hosts[0], &format!("generate --inject right {words}"));
+    kill_process(Pid::from_child(&far.child), Signal::INT).unwrap();
+    far.end();
+    let (sent, came) = (packets(&sent), packets(&came));
+    assert!(sent.len() == 20_000 && came.len() > 1000, "{} came of {injected:?}", came.len());
+    let sent: HashSet<_> = sent.into_iter().collect();
+    let wrong = came.iter().position(|packet| !sent.contains(packet));
+    assert_eq!(wrong, None, "of {}", came.len());
 }
 
 #[test]

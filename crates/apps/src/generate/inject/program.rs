@@ -6,6 +6,7 @@
 //!
 //! The map is an array with one value: first what changes ([`Place`]), then tables, which do not.
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 
 use bywash_port::filter::ebpf::{
@@ -198,14 +199,23 @@ impl Coder<'_> {
     fn span(&self) -> usize {
         let lengths = [self.plan.ip_length, self.plan.udp_length, self.plan.ip_checksum, self.plan.checksum];
         let words = lengths.into_iter().flatten().map(|at| at + 2);
-        let patches = self.plan.patches.iter().map(|patch| patch.at + patch.width);
+        let patches = self.plan.patches.iter().map(|patch| self.end(patch));
         let probe = self.plan.probe.map(|at| at + PROBE);
         words.chain(patches).chain(probe).max().unwrap_or_default().max(self.rewritten())
     }
 
     fn rewritten(&self) -> usize {
-        let shortest = self.plan.variants.iter().map(|variant| usize::from(variant.len)).min();
-        shortest.unwrap_or_default().min(self.plan.head).min(REWRITTEN)
+        self.shortest().min(self.plan.head).min(REWRITTEN)
+    }
+
+    fn shortest(&self) -> usize {
+        self.plan.variants.iter().map(|variant| usize::from(variant.len)).min().unwrap_or_default()
+    }
+
+    /// Where what is written of a field's word ends: a page has nothing behind the packet, while the word may end there.
+    /// The field itself does not.
+    fn end(&self, patch: &Patch) -> usize {
+        (patch.at + patch.width).min(self.shortest())
     }
 
     /// Cuts the packet to its size, and proves to the verifier that all that is written lies in it.
@@ -246,10 +256,19 @@ impl Coder<'_> {
         a.jump_if(Register::R1, Condition::Greater, Register::R2, self.refused);
     }
 
-    /// Writes what does not vary.
+    /// Writes what does not vary: in front, and in words that several fields have parts of, as all but the first are put
+    /// into what is there.
     fn constants(&mut self) {
-        let mut at = 0;
-        let end = self.rewritten();
+        let front = self.rewritten();
+        self.write(0..front);
+        for patch in self.plan.patches.iter().filter(|patch| patch.base.is_none()) {
+            self.write(patch.at.max(front)..self.end(patch));
+        }
+    }
+
+    /// Writes what does not vary of these bytes.
+    fn write(&mut self, bytes: Range<usize>) {
+        let Range { start: mut at, end } = bytes;
         while at < end {
             let (width, bytes) = [(Width::Double, 8), (Width::Word, 4), (Width::Half, 2), (Width::Byte, 1)]
                 .into_iter()
@@ -327,17 +346,33 @@ impl Coder<'_> {
         }
         self.add_field(patch);
         let width = width(patch.width);
-        match patch.base {
-            Some(0) => {}
-            Some(base) => self.with(Operation::Or, base),
-            None => {
-                self.a.load(width, Register::R2, DATA, offset(patch.at));
-                self.a.from_network_order(Register::R2, width);
-                self.a.operate(Operation::Or, Register::R1, Register::R2);
-            }
+        if let Some(base) = patch.base.filter(|base| *base != 0) {
+            self.with(Operation::Or, base);
+        }
+        if self.end(patch) < patch.at + patch.width {
+            return self.store_bytes(patch);
+        }
+        if patch.base.is_none() {
+            self.a.load(width, Register::R2, DATA, offset(patch.at));
+            self.a.from_network_order(Register::R2, width);
+            self.a.operate(Operation::Or, Register::R1, Register::R2);
         }
         self.a.from_network_order(Register::R1, width);
         self.a.store(width, DATA, offset(patch.at), Register::R1);
+    }
+
+    /// Writes the bytes of the word in r1 that lie in the shortest packet; r2 and r3 are lost.
+    fn store_bytes(&mut self, patch: &Patch) {
+        for at in patch.at..self.end(patch) {
+            let behind = patch.at + patch.width - 1 - at;
+            self.a.mov(Register::R2, Register::R1);
+            self.a.operate(Operation::ShiftRight, Register::R2, number(8 * behind));
+            if patch.base.is_none() {
+                self.a.load(Width::Byte, Register::R3, DATA, offset(at));
+                self.a.operate(Operation::Or, Register::R2, Register::R3);
+            }
+            self.a.store(Width::Byte, DATA, offset(at), Register::R2);
+        }
     }
 
     /// `r1 = r1 OPERATION number`, with whatever number; r3 is lost.
