@@ -401,7 +401,7 @@ impl Trace {
         }
     }
 
-    /// What the file came to, as far as it has been read.
+    /// What the file came to, as far as it has been read: once that was to its end, the last time it was.
     pub(super) fn notes(&self) -> Notes {
         match self {
             Self::Loaded { notes, .. } => notes.clone(),
@@ -518,7 +518,7 @@ impl Ahead {
     fn run(&mut self, source: &Source, first: Loader, preparation: &Preparation, loops: Option<u64>) {
         let mut loader = first;
         for turn in 1.. {
-            match self.file(&mut loader) {
+            match self.file(&mut loader, turn == 1) {
                 Ok(true) if loops.is_none_or(|loops| turn < loops) => {}
                 Ok(_) => return,
                 Err(reason) => return self.fail(format!("{source}: {reason}")),
@@ -530,8 +530,9 @@ impl Ahead {
         }
     }
 
-    /// Reads the file once; false when nobody wants it any more, or there is nothing in it.
-    fn file(&mut self, loader: &mut Loader) -> Result<bool, String> {
+    /// Reads the file once; false when nobody wants it any more, or there is nothing in it. When it is not for the first time,
+    /// what it came to is not told before it is over: the reading before had come to its end.
+    fn file(&mut self, loader: &mut Loader, is_first_time: bool) -> Result<bool, String> {
         let mut is_first = true;
         loop {
             let mut piece = loop {
@@ -544,7 +545,9 @@ impl Ahead {
                 std::thread::park_timeout(NAP);
             };
             let filled = loader.fill(&mut piece);
-            self.shared.lock().unwrap_or_else(PoisonError::into_inner).notes = loader.notes.clone();
+            if is_first_time || loader.is_over {
+                self.shared.lock().unwrap_or_else(PoisonError::into_inner).notes = loader.notes.clone();
+            }
             match filled? {
                 Filled::Some => {
                     // There are no more pieces than the ring has places.
