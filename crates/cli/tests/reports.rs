@@ -378,6 +378,46 @@ fn delays_are_logged_second_by_second() {
 }
 
 #[test]
+fn a_log_of_delays_that_nobody_reads_keeps_no_run_from_ending() {
+    let pipe = temporary("stalled");
+    mkfifoat(CWD, &pipe, Mode::RWXU).unwrap();
+    let start = || {
+        let words = format!("receive null: --duration 2500ms --quiet --hdr {}", pipe.display());
+        command(&words).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let said = |child: Child| {
+        let mut said = String::new();
+        child.stderr.unwrap().read_to_string(&mut said).unwrap();
+        said
+    };
+    for reads in [false, true] {
+        let mut both = File::options().read(true).write(true).open(&pipe).unwrap();
+        rustix::io::ioctl_fionbio(&both, true).unwrap();
+        while both.write(&[b'\n'; 4096]).is_ok() {}
+        let mut reader = File::open(&pipe).unwrap();
+        drop(both);
+        let (began, mut child) = (Instant::now(), start());
+        let mut told = String::new();
+        if reads {
+            std::thread::sleep(Duration::from_millis(1500));
+            reader.read_to_string(&mut told).unwrap();
+        }
+        let code = end(&mut child).code();
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+        let (code_is, said_is) =
+            if reads { (0, "") } else { (1, "not met: the file of delays ends early: nobody reads them\n") };
+        assert_eq!((code, said(child).as_str()), (Some(code_is), said_is));
+        // Of whoever reads late nothing is kept back.
+        let lines = told.lines().filter(|line| !line.is_empty()).count();
+        assert_eq!(lines, if reads { 4 + 2 * 3 } else { 0 }, "{told}");
+    }
+    let mut child = start();
+    assert_eq!(end(&mut child).code(), Some(2));
+    assert!(said(child).contains("it is a pipe that nobody reads: begin to read it first"));
+    std::fs::remove_file(&pipe).unwrap();
+}
+
+#[test]
 fn drop_counts_everything_and_judges_nothing() {
     let output = command("receive null: --drop --count 100k --json").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

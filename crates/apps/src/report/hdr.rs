@@ -2,15 +2,20 @@
 //!
 //! `HistogramLogProcessor -i FILE` shows the first distribution, since its lines have no tag; the others are found by
 //! `-tag NAME`. A line is written as soon as its second is over, so that a killed run leaves a file that can be read.
+//! The file may be a pipe; whoever reads it keeps the run from nothing, as with the other reports.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use bywash_sys::output_file::open_without_waiting;
+use bywash_sys::worker::Stop;
 use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogWriterBuilder, Tag};
 
+use super::outlet::{Backlog, Outlet};
 use super::snapshot::Interval;
 
 /// Nanoseconds in the unit of the column `Interval_Max`, which is milliseconds in all implementations.
@@ -18,7 +23,9 @@ const MAX_DIVISOR: f64 = 1e6;
 
 /// The file that is being written.
 pub(super) struct TimesLog {
-    file: File,
+    outlet: Outlet,
+    /// Its own: what is not taken here keeps no other report back.
+    backlog: Arc<Backlog>,
     serializer: V2DeflateSerializer,
     started: SystemTime,
 }
@@ -27,26 +34,44 @@ impl TimesLog {
     /// Makes the file, or empties it.
     ///
     /// # Errors
-    /// When it can't be written to.
+    /// When it can't be written to, or is a pipe that nobody reads.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
-        let mut file = File::create(path)?;
+        let file = open_without_waiting(File::options().write(true).create(true).truncate(true), path)?;
+        let backlog = Arc::<Backlog>::default();
+        let mut outlet = Outlet::new(file.into(), backlog.clone());
         let started = SystemTime::now();
         let since_1970 = started.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
         write!(
-            file,
+            outlet,
             "#[Logged with bywash {}]\n#[Histogram log format version 1.3]\n\
              #[StartTime: {since_1970:.3} (seconds since epoch)]\n\
              \"StartTimestamp\",\"Interval_Length\",\"Interval_Max\",\"Interval_Compressed_Histogram\"\n",
             env!("CARGO_PKG_VERSION")
         )?;
-        Ok(Self { file, serializer: V2DeflateSerializer::new(), started })
+        Ok(Self { outlet, backlog, serializer: V2DeflateSerializer::new(), started })
+    }
+
+    /// From when on `stop` is set, whoever reads is waited for, and not for long.
+    pub(super) fn heed(&self, stop: &Stop) {
+        self.backlog.heed(stop);
+    }
+
+    /// Writes on what nobody has taken yet.
+    ///
+    /// # Errors
+    /// As [`TimesLog::write`].
+    pub(super) fn catch_up(&mut self) -> io::Result<()> {
+        self.outlet.flush()
     }
 
     /// Adds what was seen in an interval.
     ///
     /// # Errors
-    /// When it can't be written, on a full disk for example.
+    /// When it can't be written, on a full disk for example, or has not been read for too long.
     pub(super) fn write(&mut self, interval: &Interval<'_>) -> io::Result<()> {
+        if !self.backlog.has_room() {
+            return Err(self.outlet.give_up());
+        }
         let since = interval.before.map_or(Duration::ZERO, |before| before.elapsed);
         let start = self.started.duration_since(UNIX_EPOCH).unwrap_or_default() + since;
         let length = interval.now.elapsed.saturating_sub(since);
@@ -61,7 +86,7 @@ impl TimesLog {
         }
         // The head that comes with each line is in the file once.
         for line in lines.split_inclusive(|byte| *byte == b'\n').filter(|line| !line.starts_with(b"#")) {
-            self.file.write_all(line)?;
+            self.outlet.write_all(line)?;
         }
         Ok(())
     }
@@ -72,6 +97,7 @@ mod tests {
     use hdrhistogram::Histogram;
     use hdrhistogram::serialization::Deserializer;
     use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+    use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::super::samples::{later, sooner};
     use super::*;
@@ -99,6 +125,20 @@ mod tests {
             .collect();
         assert_eq!((read[0].0, read[1].0, read[1].1), (2.0, 1.0, 0.002));
         assert_eq!((read[0].2.len(), read[0].2.max(), read[1].2.len(), read[1].2.max()), (1, 1000, 1, 2000));
+    }
+
+    #[test]
+    fn a_pipe_that_nobody_reads_ends_the_log_when_there_is_no_room_for_more() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pipe");
+        mkfifoat(CWD, &path, Mode::RWXU).unwrap();
+        let _reader = File::options().read(true).write(true).open(&path).unwrap();
+        let mut log = TimesLog::create(&path).unwrap();
+        let sooner = sooner();
+        log.write(&sooner.since(None)).unwrap();
+        log.outlet.write_all(&[b'\n'; 2 << 20]).unwrap();
+        let error = log.write(&sooner.since(None)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
     /// The reverse of what the log is written with (RFC 4648).

@@ -214,6 +214,7 @@ impl Reporter {
             let written = self.out.flush();
             self.note(written);
         }
+        self.log(TimesLog::catch_up);
     }
 
     /// Says how it stands, if somebody has asked.
@@ -265,6 +266,9 @@ impl Reporter {
     /// What is about to happen, until `stop` is set: then whoever reads is waited for, and not for long.
     pub fn start(&mut self, event: &(impl Serialize + Display), stop: &Stop) {
         self.backlog.heed(stop);
+        if let Some(log) = &self.times_log {
+            log.heed(stop);
+        }
         for warning in std::mem::take(&mut self.at_start) {
             self.warning(&warning);
         }
@@ -320,7 +324,7 @@ impl Reporter {
             Style::Json => self.json("interval", event),
             Style::Human { live: false } | Style::Quiet => {}
         }
-        self.log(event);
+        self.log(|log| log.write(event));
         if let Some(server) = &self.server {
             server.publish(prometheus::exposition(&now));
         }
@@ -334,7 +338,7 @@ impl Reporter {
     /// What has happened between the last interval and the end.
     pub(crate) fn end(&mut self, now: &Snapshot) {
         let last = self.last.take();
-        self.log(&now.since(last.as_ref()));
+        self.log(|log| log.write(&now.since(last.as_ref())));
         self.times_log = None;
     }
 
@@ -384,8 +388,8 @@ impl Reporter {
         }
     }
 
-    fn log(&mut self, interval: &Interval<'_>) {
-        if let Some(Err(error)) = self.times_log.as_mut().map(|log| log.write(interval)) {
+    fn log(&mut self, write: impl FnOnce(&mut TimesLog) -> io::Result<()>) {
+        if let Some(Err(error)) = self.times_log.as_mut().map(write) {
             self.times_log = None;
             self.failures.push(format!("the file of delays ends early: {error}"));
         }

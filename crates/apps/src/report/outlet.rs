@@ -1,4 +1,5 @@
-//! Standard output and standard error as a run has them: what nobody reads is kept while the run goes on, which waits for nobody.
+//! Where a run's reports are written, standard output and standard error above all: what nobody reads is kept while the run
+//! goes on, which waits for nobody.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -82,12 +83,17 @@ impl Outlet {
                     if error.kind() != ErrorKind::WouldBlock {
                         return Err(error);
                     }
-                    self.given_up = true;
-                    return Err(io::Error::new(ErrorKind::TimedOut, "nobody reads them"));
+                    return Err(self.give_up());
                 }
             }
         }
         Ok(())
+    }
+
+    /// From now on nobody is waited for. Says why.
+    pub(super) fn give_up(&mut self) -> io::Error {
+        self.given_up = true;
+        io::Error::new(ErrorKind::TimedOut, "nobody reads them")
     }
 
     /// Writes a piece if one is taken by then.
