@@ -6,6 +6,7 @@ use bywash_frame::{Packet, Pool};
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, EtherType, Mac};
 
+use super::address::OurAddress;
 use super::neighbour::Question;
 use super::{ANNOUNCE_INTERVAL, AddressState, BURST_INTERVAL, Control, mac_of};
 use crate::{Address, InterfaceId, Timestamp};
@@ -37,11 +38,17 @@ impl Control {
             // A duplicate is the other's, who is a neighbour as any.
             (None | Some(Duplicate), _) => {}
         }
-        let for_us = matches!(self.state_of(id, target), Some(Preferred | Deprecated));
+        // What goes to an address of ours, of whichever link, leaves by none.
+        if self.link_of_ours(sender).is_some() {
+            return;
+        }
+        let link = self.link_of_ours(target);
+        // A link without an address has packets with one of another (see `ask`): who gets them asks for that one.
+        let for_us = link.is_some_and(|link| link == id || self.address_on(Some(id), target).is_none());
         // A probe (RFC 5227, 1.1) has no sender's address: it is answered, and nothing is learnt.
         if sender.is_unicast() {
             match operation {
-                ArpOperation::Reply if for_us => self.answer(now, (id, sender), packet.sender_mac),
+                ArpOperation::Reply if link.is_some() => self.answer(now, (id, sender), packet.sender_mac),
                 _ => self.neighbours.heard(now, (id, sender), packet.sender_mac, for_us),
             }
         }
@@ -107,6 +114,12 @@ impl Control {
         } else {
             self.neighbours.heard(now, key, mac, false);
         }
+    }
+
+    /// The link that an address in use belongs to, if it is ours.
+    fn link_of_ours(&self, address: Address) -> Option<InterfaceId> {
+        let mut ours = self.addresses.iter().filter_map(OurAddress::usable);
+        ours.find(|ours| ours.prefix.address() == address).map(|ours| ours.interface)
     }
 
     pub(super) fn is_on(&self, id: InterfaceId, address: Address) -> bool {

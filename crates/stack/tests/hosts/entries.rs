@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use bywash_stack::{
-    Address, AddressState, Control, ControlError, Entry, Interface, InterfaceId, Medium, Offloads, Origin,
-    PortId, Prefix, Route, Timestamp,
+    Address, AddressState, Control, ControlError, Entry, Interface, InterfaceId, Medium, NeighbourState,
+    Offloads, Origin, PortId, Prefix, Route, Timestamp,
 };
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{ArpOperation, ArpPacket, Mac};
@@ -219,13 +219,26 @@ fn without_address(node: &mut Node, port: u16) -> InterfaceId {
     node.host.control.add_interface(interface).unwrap()
 }
 
-#[test]
-fn where_an_interface_has_no_address_it_asks_with_another_ones() {
+/// A way to 172.31.0.0/16 by such an interface, on port 1.
+fn leads_by_no_address() -> (Node, InterfaceId, Timestamp) {
     let (mut node, _) = node();
     let id = without_address(&mut node, 1);
     node.host.control.add_route(route("172.31.0.0/16", None, id, 0)).unwrap();
     let now = Timestamp::from_nanos(5_000_000_000);
     node.take(now, PORT);
+    (node, id, now)
+}
+
+/// What 172.31.1.1 says by ARP to our interface there, or of it.
+fn arp(operation: ArpOperation, target: [u8; 4]) -> Vec<u8> {
+    let arp =
+        ArpPacket::new(operation, (MAC, [172, 31, 1, 1].into()), (Mac([2, 0, 0, 0, 0, 3]), target.into()));
+    [&[2, 0, 0, 0, 0, 3][..], &MAC.0, &[8, 6], arp.as_bytes()].concat()
+}
+
+#[test]
+fn where_an_interface_has_no_address_it_asks_with_another_ones() {
+    let (mut node, _, now) = leads_by_no_address();
     let client = node.host.stack.udp_bind(None, 0).unwrap();
     let to = Some((address("172.31.1.1"), 9));
     node.host.stack.udp_send(now, client, to, b"x", &mut node.pool).unwrap();
@@ -234,16 +247,61 @@ fn where_an_interface_has_no_address_it_asks_with_another_ones() {
     let (kind, from, whom) = (&question[12..14], &question[28..32], &question[38..42]);
     assert_eq!((kind, from, whom), (&[8, 6][..], &[10, 0, 0, 1][..], &[172, 31, 1, 1][..]));
     // Who is asked answers, and gets what has waited.
-    let answer = ArpPacket::new(
-        ArpOperation::Reply,
-        (MAC, [172, 31, 1, 1].into()),
-        (Mac([2, 0, 0, 0, 0, 3]), [10, 0, 0, 1].into()),
-    );
-    let frame = [&[2, 0, 0, 0, 0, 3][..], &MAC.0, &[8, 6], answer.as_bytes()].concat();
-    node.put(now, PortId(1), &frame);
+    node.put(now, PortId(1), &arp(ArpOperation::Reply, [10, 0, 0, 1]));
     let sent = node.take(now, PortId(1));
     let [datagram] = &sent[..] else { panic!("{sent:02x?}") };
     assert_eq!((&datagram[..6], &datagram[26..30]), (&MAC.0[..], &[10, 0, 0, 1][..]));
+}
+
+#[test]
+fn who_answers_an_interface_without_an_address_stays_a_neighbour() {
+    let (mut node, id, mut now) = leads_by_no_address();
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    let to = Some((address("172.31.1.1"), 9));
+    let (mut asked, mut datagrams) = (0, 0);
+    for second in 0..40 {
+        node.host.stack.udp_send(now, client, to, b"x", &mut node.pool).unwrap();
+        // A question, and then what has waited for its answer.
+        for _ in 0..2 {
+            for sent in node.take(now, PortId(1)) {
+                if sent[12..14] == [8, 6] {
+                    asked += 1;
+                    node.put(now, PortId(1), &arp(ArpOperation::Reply, [10, 0, 0, 1]));
+                } else {
+                    datagrams += 1;
+                }
+            }
+        }
+        let known: Vec<_> = node.host.control.neighbours().map(|(link, .., state)| (link, state)).collect();
+        let [(link, state)] = known[..] else { panic!("{known:?}") };
+        assert!(link == id && state != NeighbourState::Failed, "{state:?} after {second} s");
+        now = now + Duration::from_secs(1);
+    }
+    assert_eq!(datagrams, 40);
+    assert!((2..=3).contains(&asked), "asked {asked} times: an answer counts for half a minute");
+}
+
+#[test]
+fn who_asks_an_interface_without_an_address_gets_an_answer_for_any_of_ours() {
+    let (mut node, id, now) = leads_by_no_address();
+    let mut answers = |target| {
+        node.put(now, PortId(1), &arp(ArpOperation::Request, target));
+        node.take(now, PortId(1))
+    };
+    let sent = answers([10, 0, 0, 1]);
+    let [answer] = &sent[..] else { panic!("{sent:02x?}") };
+    assert_eq!((&answer[..6], &answer[20..22]), (&MAC.0[..], &[0, 2][..]));
+    assert_eq!((&answer[22..28], &answer[28..32]), (&[2, 0, 0, 0, 0, 3][..], &[10, 0, 0, 1][..]));
+    for others in [[10, 0, 0, 2], [127, 0, 0, 1], [0; 4]] {
+        assert_eq!(answers(others), [[0; 0]; 0], "{others:?}");
+    }
+    // One that has an address has that one alone.
+    node.host.control.add_address(now, id, prefix("172.31.0.1/24")).unwrap();
+    node.take(now, PortId(1));
+    for (target, expected) in [([172, 31, 0, 1], 1), ([10, 0, 0, 1], 0)] {
+        node.put(now, PortId(1), &arp(ArpOperation::Request, target));
+        assert_eq!(node.take(now, PortId(1)).len(), expected, "{target:?}");
+    }
 }
 
 /// As clouds have it: one address alone, and a router that is on the link by a route.
