@@ -1,6 +1,6 @@
 //! Cutting packets that are too big for a link: IPv4 anywhere (RFC 791, 3.2), IPv6 only where it begins (RFC 8200, 4.5).
 
-use bywash_frame::{Checksum, Packet, Pool};
+use bywash_frame::{Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{
@@ -8,7 +8,7 @@ use bywash_wire::{
     Protocol,
 };
 
-use crate::packet::{append_range, sum};
+use crate::packet::append_range;
 
 /// Hands a packet to `send`, in pieces if it is larger than `mtu`. The caller has looked at the don't-fragment bit.
 ///
@@ -24,7 +24,10 @@ pub(crate) fn fragment(
         return send(packet, pool);
     }
     let Ok((ip, _)) = Ipv4Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
-    finish_checksum(&mut packet, ip.header_length());
+    // No port can finish over pieces what was left to it.
+    if packet.complete_checksum().is_err() {
+        return pool.give_packet(packet);
+    }
     let (start, end) = (ip.header_length(), usize::from(ip.total_length.get()));
     let options = packet.head().get(IPV4_HEADER..start).unwrap_or_default().to_vec();
     let (copied, mut options) = (copied(&options), &options[..]);
@@ -104,7 +107,9 @@ pub(crate) fn fragment6(
         return send(packet, pool);
     }
     let Ok((ip, _)) = Ipv6Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
-    finish_checksum(&mut packet, IPV6_HEADER);
+    if packet.complete_checksum().is_err() {
+        return pool.give_packet(packet);
+    }
     let end = IPV6_HEADER + usize::from(ip.payload_length.get());
     let each = (mtu.saturating_sub(IPV6_HEADER + FRAGMENT_HEADER) & !7).max(8);
     let mut at = IPV6_HEADER;
@@ -142,19 +147,6 @@ fn piece6(
         return None;
     }
     Some(piece)
-}
-
-/// Puts in a transport checksum that was left to the port: no port can finish it over pieces.
-pub(crate) fn finish_checksum(packet: &mut Packet, transport: usize) {
-    let Checksum::Partial { offset, .. } = packet.offload.checksum() else { return };
-    let checksum = sum(Sum::new(), packet, transport..packet.len()).checksum();
-    // Zero would mean "none" to UDP, and both mean the same to TCP.
-    let checksum = if checksum == 0 { 0xffff } else { checksum };
-    let at = transport + usize::from(offset);
-    if let Some(place) = packet.head_mut().get_mut(at..at + 2) {
-        place.copy_from_slice(&checksum.to_be_bytes());
-    }
-    packet.offload.set_checksum(Checksum::Unknown);
 }
 
 #[cfg(test)]

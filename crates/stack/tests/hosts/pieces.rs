@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::ip::{ethernet, read, router_to_a_narrow_link};
 use crate::wire::{Node, PORT, Pair, address};
+use bywash_frame::{Checksum, Packet};
 use bywash_stack::{PortId, UdpError};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
@@ -191,6 +192,53 @@ fn options_go_with_the_pieces_they_belong_to() {
         assert_eq!(router.take(now, PortId(1)), Vec::<Vec<u8>>::new());
     }
     assert_eq!(router.host.stack.counters().source_route, 3);
+    router.take(now, PORT);
+    router.assert_nothing_leaked();
+}
+
+/// Where the kernel has left a checksum open, it says where: behind the headers of a tunnel, and it may be SCTP's.
+#[test]
+fn an_unfinished_checksum_is_finished_where_it_stands() {
+    let (mut router, now) = router_to_a_narrow_link();
+    let mut link = ethernet(0x0800);
+    link.destination = Mac([2, 0, 0, 0, 0, 3]);
+    let payload: Vec<u8> = (0..1000u16).map(|i| i.to_le_bytes()[0]).collect();
+    let datagram = |protocol, payload: &[u8]| {
+        let (from, to) = ([172, 16, 0, 1].into(), [192, 168, 7, 7].into());
+        let mut ip = Ipv4Header::new(from, to, protocol, payload.len().try_into().unwrap());
+        ip.fragment = 0.into();
+        ip.seal();
+        [link.as_bytes(), ip.as_bytes(), payload].concat()
+    };
+    // Of UDP, which has no checksum, and of VXLAN.
+    let tunnel = |protocol| {
+        let inside = datagram(protocol, &payload);
+        let length = u16::try_from(16 + inside.len()).unwrap().to_be_bytes();
+        let front = [&[0xc0, 0, 0x12, 0xb5][..], &length, &[0, 0, 8, 0, 0, 0, 0, 0, 7, 0]].concat();
+        datagram(17, &[front, inside].concat())
+    };
+    for (bytes, start, offset) in [
+        (tunnel(17), 84, 6),
+        (tunnel(6), 84, 16),
+        (datagram(17, &payload), 34, 6),
+        (datagram(132, &payload), 34, 8),
+    ] {
+        let mut packet = Packet::new(router.pool.take().unwrap());
+        packet.extend_from_slice(&bytes).unwrap();
+        packet.offload.set_checksum(Checksum::Partial { start, offset });
+        router.batch.push(packet);
+        router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+        let pieces = router.take(now, PortId(1));
+        assert_eq!(pieces.len(), 2);
+        let sent: Vec<u8> = pieces.iter().flat_map(|piece| &piece[34..]).copied().collect();
+        let mut whole = Packet::new(router.pool.take().unwrap());
+        whole.extend_from_slice(&bytes).unwrap();
+        whole.offload.set_checksum(Checksum::Partial { start, offset });
+        whole.complete_checksum().unwrap();
+        assert_ne!(whole.head(), bytes);
+        assert!(sent == whole.head()[34..], "{offset} bytes behind {start}");
+        router.pool.give_packet(whole);
+    }
     router.take(now, PORT);
     router.assert_nothing_leaked();
 }
