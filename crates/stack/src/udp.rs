@@ -50,7 +50,7 @@ pub enum UdpError {
     /// The payload is longer than 65507 bytes, or 65527 over IPv6.
     #[error("too long for a datagram")]
     TooLong,
-    /// No frame is free.
+    /// Too few frames are free.
     #[error("no packet memory")]
     NoMemory,
     /// What an earlier datagram to the peer met: the other end refuses, or cannot be reached.
@@ -412,15 +412,15 @@ impl Udp {
             context.pool.give_packet(packet);
             return Err(UdpError::NoRoute(remote));
         }
-        context.counters.udp_sent += 1;
         let out = &mut context.out;
         let send = |piece, pool: &mut Pool| out.send(piece, path, pool);
-        if remote.is_v4() {
-            fragment(packet, mtu, context.pool, send);
+        let sent = if remote.is_v4() {
+            fragment(packet, mtu, context.pool, send)
         } else {
-            fragment6(packet, mtu, identification.unwrap_or_default(), context.pool, send);
-        }
-        Ok(())
+            fragment6(packet, mtu, identification.unwrap_or_default(), context.pool, send)
+        };
+        context.counters.udp_sent += u64::from(sent);
+        if sent { Ok(()) } else { Err(UdpError::NoMemory) }
     }
 
     /// The socket that fits a flow best: one connected to it, else one bound to the address, else one to the port, of one family

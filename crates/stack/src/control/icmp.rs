@@ -265,7 +265,9 @@ impl Control {
             Some(path) if !to.is_v4() => self.outbox.send(packet, path, pool),
             Some(path) => {
                 let mtu = usize::from(self.outbox.snapshot.interface(path.interface).mtu);
-                crate::ip::fragment(packet, mtu, pool, |piece, pool| self.outbox.send(piece, path, pool));
+                let send = |piece, pool: &mut Pool| self.outbox.send(piece, path, pool);
+                let sent = crate::ip::fragment(packet, mtu, pool, send);
+                self.counters.no_memory += u64::from(!sent);
             }
             None => self.outbox.drop(packet, pool),
         }

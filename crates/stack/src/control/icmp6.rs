@@ -212,7 +212,8 @@ impl Control {
         // The even ones are the stacks'.
         let number = self.identifications.next(&self.secret, (from, to), (1, 2));
         let outbox = &mut self.outbox;
-        fragment6(packet, mtu, number, pool, |piece, pool| outbox.send(piece, path, pool));
+        let sent = fragment6(packet, mtu, number, pool, |piece, pool| outbox.send(piece, path, pool));
+        self.counters.no_memory += u64::from(!sent);
     }
 
     /// Puts in a message's checksum and sends it on its link; `false`: there is no frame.

@@ -12,38 +12,61 @@ use crate::packet::append_range;
 
 /// Hands a packet to `send`, in pieces if it is larger than `mtu`. The caller has looked at the don't-fragment bit.
 ///
-/// The first piece has all options, the others those with the copied bit (RFC 791, 3.1). When frames run out, the rest is
-/// not sent.
+/// The first piece has all options, the others those with the copied bit (RFC 791, 3.1).
+///
+/// Returns `false` when frames run out: then nothing is sent, for no piece is worth anything without the others. Likewise when it
+/// is no packet that can be cut.
+#[must_use]
 pub(crate) fn fragment(
     mut packet: Packet,
     mtu: usize,
     pool: &mut Pool,
     mut send: impl FnMut(Packet, &mut Pool),
-) {
+) -> bool {
     if packet.len() <= mtu || packet.offload.segmentation().is_some() {
-        return send(packet, pool);
+        send(packet, pool);
+        return true;
     }
-    let Ok((ip, _)) = Ipv4Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
     // No port can finish over pieces what was left to it.
-    if packet.complete_checksum().is_err() {
-        return pool.give_packet(packet);
-    }
+    let (Ok(()), Ok((ip, _))) = (packet.complete_checksum(), Ipv4Header::read_from_prefix(packet.head()))
+    else {
+        pool.give_packet(packet);
+        return false;
+    };
     let (start, end) = (ip.header_length(), usize::from(ip.total_length.get()));
     let options = packet.head().get(IPV4_HEADER..start).unwrap_or_default().to_vec();
     let (copied, mut options) = (copied(&options), &options[..]);
     let (base, more_after) = (ip.fragment_offset(), ip.fragment.get() & MORE_FRAGMENTS);
-    let mut at = start;
+    let (mut at, mut pieces) = (start, Vec::new());
     while at < end {
         let each = (mtu.saturating_sub(IPV4_HEADER + options.len()) & !7).max(8);
         let until = (at + each).min(end);
         let more = if until < end { MORE_FRAGMENTS } else { more_after };
         match piece(&packet, (&ip, options), at..until, base + at - start, more, pool) {
-            Some(piece) => send(piece, pool),
+            Some(piece) => pieces.push(piece),
             None => break,
         }
         (at, options) = (until, &copied);
     }
     pool.give_packet(packet);
+    send_all(pieces, at >= end, pool, send)
+}
+
+/// Sends what a packet was cut into if that is all of it, and says so.
+fn send_all(
+    pieces: Vec<Packet>,
+    complete: bool,
+    pool: &mut Pool,
+    mut send: impl FnMut(Packet, &mut Pool),
+) -> bool {
+    for piece in pieces {
+        if complete {
+            send(piece, pool);
+        } else {
+            pool.give_packet(piece);
+        }
+    }
+    complete
 }
 
 /// Those of a header's options that every piece has (RFC 791, 3.1: the first bit of their type), filled up to words.
@@ -94,37 +117,41 @@ fn piece(
     Some(piece)
 }
 
-/// Hands an IPv6 packet of our own, without extension headers, to `send`, in pieces if it is larger than `mtu`. When
-/// frames run out, the rest is not sent.
+/// Hands an IPv6 packet of our own, without extension headers, to `send`, in pieces if it is larger than `mtu`. Returns `false`
+/// as [`fragment`] does.
+#[must_use]
 pub(crate) fn fragment6(
     mut packet: Packet,
     mtu: usize,
     identification: u32,
     pool: &mut Pool,
     mut send: impl FnMut(Packet, &mut Pool),
-) {
+) -> bool {
     if packet.len() <= mtu || packet.offload.segmentation().is_some() {
-        return send(packet, pool);
+        send(packet, pool);
+        return true;
     }
-    let Ok((ip, _)) = Ipv6Header::read_from_prefix(packet.head()) else { return pool.give_packet(packet) };
-    if packet.complete_checksum().is_err() {
-        return pool.give_packet(packet);
-    }
+    let (Ok(()), Ok((ip, _))) = (packet.complete_checksum(), Ipv6Header::read_from_prefix(packet.head()))
+    else {
+        pool.give_packet(packet);
+        return false;
+    };
     let end = IPV6_HEADER + usize::from(ip.payload_length.get());
     let each = (mtu.saturating_sub(IPV6_HEADER + FRAGMENT_HEADER) & !7).max(8);
-    let mut at = IPV6_HEADER;
+    let (mut at, mut pieces) = (IPV6_HEADER, Vec::new());
     while at < end {
         let until = (at + each).min(end);
         // A payload has at most 65535 bytes.
         let offset = u16::try_from(at - IPV6_HEADER).unwrap_or(u16::MAX);
         let header = FragmentHeader::new(ip.next_header, offset, until < end, identification);
         match piece6(&packet, &ip, header, at..until, pool) {
-            Some(piece) => send(piece, pool),
+            Some(piece) => pieces.push(piece),
             None => break,
         }
         at = until;
     }
     pool.give_packet(packet);
+    send_all(pieces, at >= end, pool, send)
 }
 
 fn piece6(
@@ -168,7 +195,7 @@ mod tests {
         packet.append(ip.as_bytes(), &mut pool).unwrap();
         packet.append(&data, &mut pool).unwrap();
         let mut pieces = Vec::new();
-        fragment(packet, 1500, &mut pool, |piece, _| pieces.push(piece));
+        assert!(fragment(packet, 1500, &mut pool, |piece, _| pieces.push(piece)));
         let mut all = Vec::new();
         for (i, piece) in pieces.iter().enumerate() {
             let ip = Ipv4Header::parse(piece.head(), piece.len()).unwrap();

@@ -114,16 +114,18 @@ impl Stack {
             return self.out.send_link(packet, &link, pool);
         }
         let whole = packet.offload.segmentation().is_some();
+        let mut lost = 0;
         let mut send = |packet, pool: &mut Pool| {
-            fragment(packet, usize::from(mtu), pool, |piece, pool| self.out.send(piece, path, pool));
+            let send = |piece, pool: &mut Pool| self.out.send(piece, path, pool);
+            lost += u64::from(!fragment(packet, usize::from(mtu), pool, send));
         };
         if !(large && whole) {
-            return send(packet, pool);
+            send(packet, pool);
+        } else if !cut(packet, 0, false, pool, send) {
+            // Its segments may be cut up, as if they had come one by one.
+            lost += 1;
         }
-        // Its segments may be cut up, as if they had come one by one.
-        if !cut(packet, 0, false, pool, send) {
-            self.out.dropped += 1;
-        }
+        self.out.dropped += lost;
     }
 }
 

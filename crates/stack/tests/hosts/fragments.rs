@@ -15,8 +15,8 @@ const A: &str = "fd00::1";
 const B: &str = "fd00::2";
 const OURS: Mac = Mac([2, 0, 0, 0, 0, 1]);
 
-/// A host with addresses of both families, and no port open.
-fn host() -> (Node, Timestamp) {
+/// A host with addresses of both families that knows one neighbour in each, and no port open.
+pub(crate) fn host() -> (Node, Timestamp) {
     let mut host = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
     let id = host.interface(1);
     host.host.control.add_address(Timestamp::ZERO, id, format!("{A}/64").parse().unwrap()).unwrap();

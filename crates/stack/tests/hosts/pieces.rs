@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use crate::ip::{ethernet, read, router_to_a_narrow_link};
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_frame::{Checksum, Packet};
-use bywash_stack::{PortId, UdpError};
+use crate::{fragments, ip6};
+use bywash_frame::{Checksum, Frame, Packet};
+use bywash_stack::{PortId, Timestamp, UdpError};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{Ipv4Header, Mac};
+use bywash_wire::{Ipv4Header, Mac, icmpv6};
 
 #[test]
 fn long_datagrams_are_cut_and_put_together() {
@@ -92,7 +93,7 @@ pub(crate) fn fragment(source: [u8; 4], id: u16, offset: u16, more: bool, length
 fn who_never_ends_his_datagrams_keeps_nobody_from_his() {
     let mut node = Node::new(1).with_interface(0, 1, None, 9000, "10.0.0.1/24");
     let server = node.host.stack.udp_bind(None, 9).unwrap();
-    let mut now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let mut now = Timestamp::from_nanos(5_000_000_000);
     let begin = |node: &mut Node, now, source, id| node.put(now, PORT, &fragment(source, id, 0, true, 16));
     let end = |node: &mut Node, now, source, id| {
         node.put(now, PORT, &fragment(source, id, 16, false, 8));
@@ -196,6 +197,94 @@ fn options_go_with_the_pieces_they_belong_to() {
     router.assert_nothing_leaked();
 }
 
+/// Leaves a node `free` frames; it gets the others back with [`give_back`].
+fn leave(node: &mut Node, free: usize) -> Vec<Frame> {
+    let mut held: Vec<_> = std::iter::from_fn(|| node.pool.take()).collect();
+    give_back(node, held.drain(..free));
+    held
+}
+
+fn give_back(node: &mut Node, frames: impl IntoIterator<Item = Frame>) {
+    frames.into_iter().for_each(|frame| node.pool.give(frame));
+}
+
+#[test]
+fn a_datagram_whose_pieces_find_no_memory_is_not_sent() {
+    let (mut node, now) = fragments::host();
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    // What is cut takes 30 frames.
+    for (to, pieces) in [("10.0.0.2", 41), ("fd00::2", 42)] {
+        for free in [1, 29, 30, 31, 30 + pieces - 1, 30 + pieces] {
+            let held = leave(&mut node, free);
+            let before = node.host.stack.counters().udp_sent;
+            let to = Some((address(to), 9));
+            let told = node.host.stack.udp_send(now, client, to, &[7; 60_000], &mut node.pool);
+            let sent = node.take(now, PORT).len();
+            let counted = node.host.stack.counters().udp_sent - before;
+            let expected =
+                if free == 30 + pieces { (Ok(()), pieces, 1) } else { (Err(UdpError::NoMemory), 0, 0) };
+            assert_eq!((told, sent, counted), expected, "{to:?} with {free} frames");
+            assert_eq!(node.pool.free(), free);
+            give_back(&mut node, held);
+        }
+    }
+}
+
+#[test]
+fn what_is_passed_on_and_finds_no_memory_for_its_pieces_is_counted() {
+    let (mut router, now) = router_to_a_narrow_link();
+    let mut ip = Ipv4Header::new([172, 16, 0, 1].into(), [192, 168, 7, 7].into(), 17, 1400);
+    ip.fragment = 0.into();
+    ip.seal();
+    let mut link = ethernet(0x0800);
+    link.destination = Mac([2, 0, 0, 0, 0, 3]);
+    let packet = [link.as_bytes(), ip.as_bytes(), &[7; 1400]].concat();
+    // One for itself, and three for its pieces.
+    for (free, pieces, lost) in [(1, 0, 1), (3, 0, 1), (4, 3, 0)] {
+        let held = leave(&mut router, free);
+        let before = router.host.stack.counters();
+        router.put(now, PORT, &packet);
+        let sent = router.take(now, PortId(1)).len();
+        let after = router.host.stack.counters();
+        assert_eq!((sent, after.no_memory - before.no_memory), (pieces, lost), "with {free} frames");
+        assert_eq!(after.forwarded - before.forwarded, 1);
+        assert_eq!(router.pool.free(), free);
+        give_back(&mut router, held);
+    }
+}
+
+#[test]
+fn a_reply_whose_pieces_find_no_memory_is_counted() {
+    let (mut node, now) = fragments::host();
+    let me = Mac([2, 0, 0, 0, 0, 1]);
+    let mut echo = [&[8, 0, 0, 0, 0, 1, 0, 1][..], &[7; 4000]].concat();
+    let sum = Sum::new().bytes(&echo).checksum();
+    echo[2..4].copy_from_slice(&sum.to_be_bytes());
+    let mut link = ethernet(0x0800);
+    link.destination = me;
+    let ip = Ipv4Header::new([10, 0, 0, 2].into(), [10, 0, 0, 1].into(), 1, 4008);
+    let v4 = [link.as_bytes(), ip.as_bytes(), &echo].concat();
+    let echo = [&[icmpv6::ECHO_REQUEST, 0, 0, 0, 0, 1, 0, 1][..], &[7; 4000]].concat();
+    let v6 = ip6::icmp(me, "fd00::2", "fd00::1", 64, &echo);
+    for request in [v4, v6] {
+        // The request takes two, and so does the reply while it is cut; three are the pieces.
+        let outcomes: Vec<_> = (2..=8)
+            .map(|free| {
+                let held = leave(&mut node, free);
+                let before = node.host.control.counters();
+                node.put(now, PORT, &request);
+                let sent = node.take(now, PORT).len();
+                let after = node.host.control.counters();
+                assert_eq!(node.pool.free(), free);
+                give_back(&mut node, held);
+                (sent, after.no_memory - before.no_memory)
+            })
+            .collect();
+        assert!(outcomes.iter().all(|outcome| matches!(outcome, (0, 1) | (3, 0))), "{outcomes:?}");
+        assert_eq!((outcomes[0], outcomes[6]), ((0, 1), (3, 0)), "{outcomes:?}");
+    }
+}
+
 /// Where the kernel has left a checksum open, it says where: behind the headers of a tunnel, and it may be SCTP's.
 #[test]
 fn an_unfinished_checksum_is_finished_where_it_stands() {
@@ -267,7 +356,7 @@ fn what_ends_where_no_datagram_does_is_not_cut() {
 fn pieces_of_one_of_several_stacks_hold_its_share_of_memory() {
     let mut node = Node::with_frames(1, 1000).with_interface(0, 1, None, 1500, "10.0.0.1/24");
     node.host.stack.set_stacks(0, 4);
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     node.take(now, PORT);
     let held = |node: &Node| 1000 - (node.pool.free() + node.pool.arena().unused());
     let before = held(&node);
@@ -283,7 +372,7 @@ fn pieces_of_one_of_several_stacks_hold_its_share_of_memory() {
 #[test]
 fn one_source_holds_a_quarter_of_what_pieces_may_hold() {
     let mut node = Node::with_frames(1, 4000).with_interface(0, 1, None, 1500, "10.0.0.1/24");
-    let now = bywash_stack::Timestamp::from_nanos(5_000_000_000);
+    let now = Timestamp::from_nanos(5_000_000_000);
     node.take(now, PORT);
     let server = node.host.stack.udp_bind(None, 9).unwrap();
     let held = |node: &Node| 4000 - (node.pool.free() + node.pool.arena().unused());
