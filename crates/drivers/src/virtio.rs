@@ -60,6 +60,8 @@ pub(crate) fn received(header: &VirtioHeader, len: usize, shift: u16) -> Option<
         _ => return None,
     };
     offload.set_segmentation(Some(Segmentation { kind, size: NonZeroU16::new(header.gso_size)? }));
+    // The kernel says where CWR is the first piece's alone. What has it all the same is AccECN's, for which the header has no word.
+    offload.set_cwr_on_each(kind != SegmentationKind::Udp && header.gso_type & GSO_ECN == 0);
     Some(offload)
 }
 
@@ -134,7 +136,7 @@ fn segmentation(kind: SegmentationKind, packet: &Packet) -> (u8, u16) {
         let transport_len = match (kind, transport) {
             (SegmentationKind::Udp, _) => UDP_HEADER,
             (_, [_, _, _, _, _, _, _, _, _, _, _, _, data_offset, flags, ..]) => {
-                if flags & TCP_CWR != 0 {
+                if flags & TCP_CWR != 0 && !packet.offload.cwr_on_each() {
                     gso |= GSO_ECN;
                 }
                 u16::from(data_offset >> 4) * 4
@@ -191,6 +193,27 @@ mod tests {
             }
         );
         assert_eq!(received(&outgoing.header, packet.len(), 0), Some(packet.offload));
+        pool.give_packet(packet);
+    }
+
+    #[test]
+    fn cwr_is_on_each_piece_unless_the_header_says_that_it_is_the_first_ones() {
+        let mut pool = pool();
+        let mut packet = tcp(&mut pool);
+        packet.offload.set_cwr_on_each(true);
+        let header = Outgoing::new(&packet).unwrap().header;
+        assert_eq!(header.gso_type, GSO_TCPV4);
+        assert_eq!(received(&header, packet.len(), 0), Some(packet.offload));
+        for (gso_type, expected) in [
+            (GSO_TCPV4 | GSO_ECN, false),
+            (GSO_TCPV6, true),
+            (GSO_TCPV6 | GSO_ECN, false),
+            (GSO_UDP_L4, false),
+            (GSO_NONE, false),
+        ] {
+            let offload = received(&VirtioHeader { gso_type, ..header }, packet.len(), 0).unwrap();
+            assert_eq!(offload.cwr_on_each(), expected, "{gso_type:#x}");
+        }
         pool.give_packet(packet);
     }
 

@@ -64,6 +64,7 @@ pub struct Offload {
 // Two are where Intel's NICs have them in a descriptor, because they are made from that for every packet: that of a valid
 // checksum ("was looked at"), and the kind of hash, which is 0 when there is none.
 const HASH: u32 = 0xf;
+const CWR_ON_EACH: u32 = 1 << 4;
 const CHECKSUM_VALID: u32 = 1 << 5;
 const CHECKSUM_BAD: u32 = 1 << 6;
 const TIMESTAMP: u32 = 1 << 7;
@@ -176,7 +177,7 @@ impl Offload {
         Some(Segmentation { kind, size })
     }
 
-    /// Sets [`Offload::segmentation`].
+    /// Sets [`Offload::segmentation`], and that [`Offload::cwr_on_each`] is not so.
     #[inline]
     pub fn set_segmentation(&mut self, segmentation: Option<Segmentation>) {
         let (flag, size) = match segmentation {
@@ -185,8 +186,21 @@ impl Offload {
             Some(Segmentation { kind: SegmentationKind::Tcp6, size }) => (SEGMENT_TCP6, size.get()),
             Some(Segmentation { kind: SegmentationKind::Udp, size }) => (SEGMENT_UDP, size.get()),
         };
-        self.put(SEGMENT, flag);
+        self.put(SEGMENT | CWR_ON_EACH, flag);
         self.vlan_and_size = joined(low(self.vlan_and_size), size);
+    }
+
+    /// Whether TCP's flag CWR, if a super-segment has it, is each piece's: with AccECN it is a bit of a counter that all of them tell
+    /// (RFC 9768). Otherwise it is the first one's alone (RFC 3168, 6.1.2).
+    #[inline]
+    pub fn cwr_on_each(&self) -> bool {
+        self.has(CWR_ON_EACH)
+    }
+
+    /// Sets [`Offload::cwr_on_each`].
+    #[inline]
+    pub fn set_cwr_on_each(&mut self, on_each: bool) {
+        self.put(CWR_ON_EACH, if on_each { CWR_ON_EACH } else { 0 });
     }
 
     /// VLAN tag control information taken out of the packet, or to be put in.
@@ -245,8 +259,10 @@ fn high(both: u32) -> u16 {
 /// What is there counts, not how it is kept.
 impl PartialEq for Offload {
     fn eq(&self, other: &Self) -> bool {
-        let meaning =
-            |of: &Self| (of.timestamp(), of.hash(), of.checksum(), of.segmentation(), of.vlan(), of.cut());
+        let meaning = |of: &Self| {
+            let cutting = (of.segmentation(), of.cwr_on_each());
+            (of.timestamp(), of.hash(), of.checksum(), cutting, of.vlan(), of.cut())
+        };
         meaning(self) == meaning(other)
     }
 }
@@ -261,6 +277,7 @@ impl fmt::Debug for Offload {
             .field("hash", &self.hash())
             .field("checksum", &self.checksum())
             .field("segmentation", &self.segmentation())
+            .field("cwr_on_each", &self.cwr_on_each())
             .field("vlan", &self.vlan())
             .field("cut", &self.cut())
             .finish()
@@ -280,6 +297,7 @@ mod tests {
         Hash(Option<u32>),
         Checksum(Checksum),
         Segmentation(Option<Segmentation>),
+        CwrOnEach(bool),
         Vlan(Option<u16>),
         Cut(u32),
     }
@@ -305,6 +323,7 @@ mod tests {
             any::<Option<u32>>().prop_map(Set::Hash),
             checksum().prop_map(Set::Checksum),
             prop::option::of(segmentation()).prop_map(Set::Segmentation),
+            any::<bool>().prop_map(Set::CwrOnEach),
             any::<Option<u16>>().prop_map(Set::Vlan),
             (0..1_u32 << 19).prop_map(Set::Cut),
         ]
@@ -317,6 +336,7 @@ mod tests {
         hash: Option<u32>,
         checksum: Checksum,
         segmentation: Option<Segmentation>,
+        cwr_on_each: bool,
         vlan: Option<u16>,
         cut: u32,
     }
@@ -328,6 +348,7 @@ mod tests {
                 hash: offload.hash(),
                 checksum: offload.checksum(),
                 segmentation: offload.segmentation(),
+                cwr_on_each: offload.cwr_on_each(),
                 vlan: offload.vlan(),
                 cut: offload.cut(),
             }
@@ -348,8 +369,12 @@ mod tests {
                     offload.set_checksum(value);
                 }
                 Set::Segmentation(value) => {
-                    self.segmentation = value;
+                    (self.segmentation, self.cwr_on_each) = (value, false);
                     offload.set_segmentation(value);
+                }
+                Set::CwrOnEach(value) => {
+                    self.cwr_on_each = value;
+                    offload.set_cwr_on_each(value);
                 }
                 Set::Vlan(value) => {
                     self.vlan = value;
@@ -386,6 +411,7 @@ mod tests {
             at_once.set_cut(meaning.cut);
             at_once.set_vlan(meaning.vlan);
             at_once.set_segmentation(meaning.segmentation);
+            at_once.set_cwr_on_each(meaning.cwr_on_each);
             at_once.set_checksum(meaning.checksum);
             at_once.set_hash(meaning.hash);
             at_once.set_timestamp(meaning.timestamp);
@@ -427,7 +453,7 @@ mod tests {
         offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
         offload.set_vlan(Some(7));
         let expected = "Offload { timestamp: None, hash: None, checksum: Partial { start: 34, offset: 6 }, \
-                        segmentation: None, vlan: Some(7), cut: 0 }";
+                        segmentation: None, cwr_on_each: false, vlan: Some(7), cut: 0 }";
         assert_eq!(format!("{offload:?}"), expected);
     }
 }

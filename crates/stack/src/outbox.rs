@@ -11,7 +11,7 @@ use crate::fast_open::Servers;
 use crate::pairs::Pairs;
 use crate::path_mtu::PathMtus;
 use crate::request::{Request, Unreachable};
-use crate::segmentation::cut;
+use crate::segmentation::{cut, has_cwr_on_each};
 use crate::snapshot::{Link, Path, Reach};
 use crate::stack::reserve;
 use crate::tcp::Way;
@@ -321,10 +321,14 @@ impl Outbox {
         pool: &mut Pool,
     ) {
         let offloads = self.snapshot.interface(interface).offloads;
-        let partial = matches!(packet.offload.checksum(), Checksum::Partial { .. });
+        let partial = match packet.offload.checksum() {
+            Checksum::Partial { start, .. } => Some(start),
+            _ => None,
+        };
         let whole = packet.offload.segmentation().is_some();
         // A port cuts only what it sums, too.
-        if whole && !(offloads.segmentation && partial) || partial && !offloads.checksum {
+        let cuts = partial.is_some_and(|start| offloads.segmentation && !has_cwr_on_each(&packet, start));
+        if whole && !cuts || partial.is_some() && !offloads.checksum {
             let sum = !offloads.checksum;
             if !cut(packet, network, sum, pool, |piece, pool| self.enqueue(piece, port, pool)) {
                 self.dropped += 1;

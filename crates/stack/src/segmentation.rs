@@ -2,6 +2,8 @@
 
 use bywash_frame::{Checksum, Packet, Pool};
 use bywash_wire::cut::{Cutter, Super};
+use bywash_wire::zerocopy::FromBytes;
+use bywash_wire::{TcpFlags, TcpHeader};
 
 use crate::packet::append_range;
 
@@ -31,6 +33,13 @@ pub(crate) fn cut(
     done.is_some()
 }
 
+/// Whether a super-segment whose transport header begins at `start` has CWR, and on each of its pieces: no port cuts it so.
+#[inline]
+pub(crate) fn has_cwr_on_each(packet: &Packet, start: u16) -> bool {
+    let header = || TcpHeader::ref_from_prefix(packet.head().get(usize::from(start)..)?).ok();
+    packet.offload.cwr_on_each() && header().is_some_and(|(tcp, _)| tcp.flags.has(TcpFlags::CWR))
+}
+
 fn cut_up(
     packet: &Packet,
     network: usize,
@@ -45,8 +54,9 @@ fn cut_up(
         Checksum::Partial { start, .. } => usize::from(start),
         _ => network + crate::ip::network_length(packet.head().get(network..)?)?,
     };
-    let cutter =
-        Cutter::new(Super { headers: packet.head(), network, transport, length: packet.len(), size })?;
+    let cwr_on_each = packet.offload.cwr_on_each();
+    let (headers, length) = (packet.head(), packet.len());
+    let cutter = Cutter::new(Super { headers, network, transport, length, size, cwr_on_each })?;
     let (start, offset) = cutter.checksum();
     let partial =
         Checksum::Partial { start: u16::try_from(start).ok()?, offset: u16::try_from(offset).ok()? };

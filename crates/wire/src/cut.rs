@@ -29,6 +29,9 @@ pub struct Super<'a> {
     pub length: usize,
     /// Bytes of payload in each piece but the last.
     pub size: usize,
+    /// Whether TCP's flag CWR is each piece's, as a bit of AccECN's counter (RFC 9768), and not the first one's alone (RFC
+    /// 3168, 6.1.2).
+    pub cwr_on_each: bool,
 }
 
 /// A super-segment that can be cut.
@@ -106,7 +109,8 @@ impl<'a> Cutter<'a> {
         let length = transport.len() + payload.len();
         let pseudo = network_header(&mut link[self.of.network..], length, number, self.tcp);
         if self.tcp {
-            tcp_header(transport, number * self.of.size, number == 0, number + 1 == self.pieces());
+            let has_cwr = number == 0 || self.of.cwr_on_each;
+            tcp_header(transport, number * self.of.size, has_cwr, number + 1 == self.pieces());
         } else if let Ok((udp, _)) = UdpHeader::mut_from_prefix(transport) {
             udp.length = u16::try_from(length).unwrap_or(u16::MAX).into();
         }
@@ -140,16 +144,16 @@ fn network_header(bytes: &mut [u8], length: usize, number: usize, tcp: bool) -> 
     pseudo
 }
 
-fn tcp_header(bytes: &mut [u8], offset: usize, first: bool, last: bool) {
+fn tcp_header(bytes: &mut [u8], offset: usize, has_cwr: bool, last: bool) {
     let Ok((tcp, _)) = TcpHeader::mut_from_prefix(bytes) else { return };
     #[expect(clippy::cast_possible_truncation, reason = "sequence numbers wrap")]
     let sequence = tcp.sequence.get().wrapping_add(offset as u32);
     tcp.sequence = sequence.into();
-    // What ends the data stands in the last one; that we have slowed down, in the first (RFC 3168, 6.1.2).
+    // What ends the data stands in the last one.
     if !last {
         tcp.flags = TcpFlags(tcp.flags.0 & !(TcpFlags::FIN.0 | TcpFlags::PSH.0));
     }
-    if !first {
+    if !has_cwr {
         tcp.flags = TcpFlags(tcp.flags.0 & !TcpFlags::CWR.0);
     }
 }
@@ -175,6 +179,7 @@ mod tests {
             transport: 34,
             length: bytes.len(),
             size,
+            cwr_on_each: false,
         }
     }
 
@@ -205,6 +210,18 @@ mod tests {
     }
 
     #[test]
+    fn a_bit_of_a_counter_is_on_each_piece() {
+        let bytes = tcp4(2500);
+        for (cwr_on_each, expected) in [(false, [true, false, false]), (true, [true; 3])] {
+            let cutter = Cutter::new(Super { cwr_on_each, ..of(&bytes, 1000) }).unwrap();
+            let pieces = [0, 1, 2].map(|number| cutter.piece(number));
+            let has =
+                |piece: &Piece| TcpHeader::parse(&piece.headers[34..]).unwrap().flags.has(TcpFlags::CWR);
+            assert_eq!(pieces.each_ref().map(has), expected);
+        }
+    }
+
+    #[test]
     fn datagrams_are_cut_over_ipv6() {
         let udp = UdpHeader {
             source_port: 1.into(),
@@ -215,7 +232,7 @@ mod tests {
         let (from, to) = ("fd00::1".parse().unwrap(), "fd00::2".parse().unwrap());
         let ip = Ipv6Header::new(from, to, 17, 1508);
         let bytes = [ip.as_bytes(), udp.as_bytes(), &[3; 1500]].concat();
-        let of = Super { headers: &bytes, network: 0, transport: 40, length: bytes.len(), size: 1400 };
+        let of = Super { network: 0, transport: 40, headers: &bytes, ..of(&bytes, 1400) };
         let cutter = Cutter::new(of).unwrap();
         let lengths: Vec<_> = (0..cutter.pieces())
             .map(|i| {

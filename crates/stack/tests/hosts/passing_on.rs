@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
+use std::num::NonZeroU16;
+
 use crate::wire::{Node, PORT, address};
+use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
 use bywash_stack::{Interface, Medium, Offloads, PortId, Route, Timestamp};
 use bywash_wire::zerocopy::IntoBytes;
-use bywash_wire::{EtherType, Ipv4Header, Ipv6Header, Mac, Protocol};
+use bywash_wire::{EtherType, Ipv4Header, Ipv6Header, Mac, Protocol, TCP_HEADER, TcpFlags, TcpHeader};
 
 const ROUTER: Mac = Mac([2, 0, 0, 0, 0, 3]);
 const NEXT: Mac = Mac([2, 0, 0, 0, 0, 9]);
@@ -124,7 +127,7 @@ fn both_families_in_one_batch_leave_in_the_order_in_which_they_came() {
                 '4' => (four(i), four(i - 1)),
                 _ => (framed(EtherType(0x88cc), &[6 << 4; 40], 20), Vec::new()),
             };
-            let mut packet = bywash_frame::Packet::new(router.pool.take().unwrap());
+            let mut packet = Packet::new(router.pool.take().unwrap());
             packet.extend_from_slice(&before).unwrap();
             router.batch.push(packet);
             expected.extend((kind != 'x').then(|| onward(after)));
@@ -202,7 +205,7 @@ fn a_tag_that_a_nic_has_taken_off_is_not_passed_on() {
     router.host.control.add_interface(tagged).unwrap();
     router.take(now, PORT);
     for (bytes, tag) in [(four(9), 0xe007), (six(FROM, TO, 9, 60), 7), (four(9), 0x6000)] {
-        let mut packet = bywash_frame::Packet::new(router.pool.take().unwrap());
+        let mut packet = Packet::new(router.pool.take().unwrap());
         packet.extend_from_slice(&bytes).unwrap();
         packet.offload.set_vlan(Some(tag));
         router.batch.push(packet);
@@ -314,4 +317,64 @@ fn who_is_told_that_nobody_is_there_hears_it_from_an_address_of_the_link_between
     );
     let from: std::net::Ipv6Addr = <[u8; 16]>::try_from(&six[22..38]).unwrap().into();
     assert_eq!((from, six[54..56].to_vec()), ("fd00::3".parse().unwrap(), vec![1, 3]), "address unreachable");
+}
+
+/// AccECN's counter (RFC 9768), of which CWR is a bit, is the same in all segments; a port that cuts takes CWR off all but the first.
+#[test]
+fn a_super_segment_whose_pieces_all_have_cwr_is_cut_before_a_port_would() {
+    let mut router = Node::new(3).with_interface(0, 3, None, 1500, "10.0.0.3/24");
+    let control = &mut router.host.control;
+    let cuts = Interface {
+        name: "cuts".into(),
+        port: OUT,
+        medium: Medium::Ethernet { mac: Mac([2, 0, 0, 0, 0, 4]), vlan: None },
+        mtu: 1500,
+        offloads: Offloads { checksum: true, segmentation: true },
+    };
+    let out = control.add_interface(cuts).unwrap();
+    for prefix in ["10.1.0.3/24", "fd01::3/64"] {
+        control.add_address(Timestamp::ZERO, out, prefix.parse().unwrap()).unwrap();
+    }
+    for next in ["10.1.0.9", "fd01::9"] {
+        control.add_neighbour(out, address(next), NEXT).unwrap();
+    }
+    control.set_forwarding(true);
+    let mut now = Timestamp::ZERO;
+    for _ in 0..20 {
+        now = now + Duration::from_millis(500);
+        router.take(now, PORT);
+        router.take(now, OUT);
+    }
+    const PAYLOAD: usize = 1900;
+    let length = u16::try_from(TCP_HEADER + PAYLOAD).unwrap();
+    let v4 = Ipv4Header::new([10, 0, 0, 7].into(), [10, 1, 0, 9].into(), Protocol::TCP.0, length);
+    let v6 = Ipv6Header::new("fd00::7".parse().unwrap(), "fd01::9".parse().unwrap(), Protocol::TCP.0, length);
+    let cwr = TcpFlags::ACK.with(TcpFlags::CWR);
+    for (kind, ether_type, ip) in [
+        (SegmentationKind::Tcp4, EtherType::IPV4, v4.as_bytes()),
+        (SegmentationKind::Tcp6, EtherType::IPV6, v6.as_bytes()),
+    ] {
+        // How many packets leave.
+        for (flags, on_each, expected) in
+            [(cwr, true, 2), (cwr, false, 1), (TcpFlags::ACK, true, 1), (TcpFlags::ACK, false, 1)]
+        {
+            let tcp = TcpHeader::new((1, 2), 1000, 5, flags, 100, 0);
+            let bytes = framed(ether_type, &[ip, tcp.as_bytes()].concat(), PAYLOAD);
+            let mut packet = Packet::new(router.pool.take().unwrap());
+            packet.extend_from_slice(&bytes).unwrap();
+            let start = 14 + ip.len();
+            let partial = Checksum::Partial { start: u16::try_from(start).unwrap(), offset: 16 };
+            packet.offload.set_checksum(partial);
+            let size = NonZeroU16::new(1400).unwrap();
+            packet.offload.set_segmentation(Some(Segmentation { kind, size }));
+            packet.offload.set_cwr_on_each(on_each);
+            router.batch.push(packet);
+            router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+            let sent = router.take(now, OUT);
+            let has = |packet: &Vec<u8>| TcpHeader::parse(&packet[start..]).unwrap().flags.has(TcpFlags::CWR);
+            assert_eq!(sent.len(), expected, "{kind:?}, {flags:?} on each: {on_each}");
+            assert!(sent.iter().all(|packet| has(packet) == flags.has(TcpFlags::CWR)), "{kind:?}");
+        }
+    }
+    router.assert_nothing_leaked();
 }
