@@ -1,7 +1,7 @@
 //! An instance: engines on their cores, one control thread, and the ports they work on.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender as Channel, channel};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender as Channel, channel};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use bywash_stack::{Control, ControlError, InterfaceId, Limits, Stack, TcpError, 
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::worker::{Idle, Placement, Stop, Worker, WorkerError};
 
-use crate::control::{Command, ControlTask};
+use crate::control::{Change, Command, ControlTask};
 use crate::engine::{Engine, Work};
 use crate::figures::{Figures, Shared};
 use crate::handoff::Bell;
@@ -232,16 +232,14 @@ impl Handle {
     /// Does something on the control thread and returns what came of it.
     ///
     /// # Errors
-    /// [`NoAnswer`].
+    /// [`NoAnswer`]: it was not begun in time, and will not be, or a thread of the instance failed at it.
     pub fn control<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Control, Timestamp) -> T + Send + 'static,
     ) -> Result<T, NoAnswer> {
-        let (tell, answer) = channel();
-        // Nobody hears it who has given up waiting.
-        let change = move |control: &mut Control, now: Timestamp| drop(tell.send(work(control, now)));
-        self.send(Command::Control(Box::new(change)))?;
-        answer.recv_timeout(ANSWER).map_err(|_| NoAnswer)
+        let (change, awaited) = awaited(work);
+        self.send(Command::Control(change))?;
+        awaited.wait(ANSWER)
     }
 
     /// Does something with the stack of each engine, and returns what came of it in their order.
@@ -303,6 +301,44 @@ impl Handle {
     }
 }
 
+/// What the control thread was asked to do.
+struct Awaited<T> {
+    answer: Receiver<T>,
+    /// Set by the first of the two: the thread that begins it, or the one who waits no longer for that.
+    is_decided: Arc<AtomicBool>,
+}
+
+impl<T> Awaited<T> {
+    /// Waits until it is begun, for so long at most, and then until it is done.
+    fn wait(self, patience: Duration) -> Result<T, NoAnswer> {
+        let answer = match self.answer.recv_timeout(patience) {
+            // It was begun meanwhile, and will be done.
+            Err(RecvTimeoutError::Timeout) if self.is_decided.swap(true, Ordering::Relaxed) => {
+                self.answer.recv().ok()
+            }
+            answer => answer.ok(),
+        };
+        answer.ok_or(NoAnswer)
+    }
+}
+
+/// Work as the control thread does it, and what whoever asks for it waits for. It is not done later by a thread that comes to it
+/// when nobody waits any more: by then it has been told that it failed.
+fn awaited<T: Send + 'static>(
+    work: impl FnOnce(&mut Control, Timestamp) -> T + Send + 'static,
+) -> (Change, Awaited<T>) {
+    let (tell, answer) = channel();
+    let is_decided = Arc::new(AtomicBool::new(false));
+    let decided = is_decided.clone();
+    let change = move |control: &mut Control, now: Timestamp| {
+        if !decided.swap(true, Ordering::Relaxed) {
+            // Nobody hears it where the asking thread has ended.
+            drop(tell.send(work(control, now)));
+        }
+    };
+    (Box::new(change), Awaited { answer, is_decided })
+}
+
 /// Started threads, and the way to ask them.
 type Launched = (Vec<Worker<Engine>>, Worker<ControlTask>, Handle);
 
@@ -344,4 +380,38 @@ fn launch(plan: Plan, options: &Options, stop: &Stop) -> Result<Launched, StartE
         }
     }
     Ok((workers, control, handle))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_of_the_control_is_done_or_has_failed() {
+        let mut control = Control::new([7; 16]);
+        let (done, times_done) = channel();
+        let work = |takes: Duration| {
+            let done = done.clone();
+            awaited(move |_, _| {
+                done.send(()).unwrap();
+                std::thread::sleep(takes);
+                "done"
+            })
+        };
+        let (in_time, result) = work(Duration::ZERO);
+        in_time(&mut control, Timestamp::ZERO);
+        assert_eq!(result.wait(Duration::ZERO), Ok("done"));
+        assert_eq!(times_done.try_iter().count(), 1);
+
+        let (too_late, result) = work(Duration::ZERO);
+        assert_eq!(result.wait(Duration::ZERO), Err(NoAnswer));
+        too_late(&mut control, Timestamp::ZERO);
+        assert_eq!(times_done.try_iter().count(), 0);
+
+        let (under_way, result) = work(Duration::from_millis(50));
+        let thread = std::thread::spawn(move || under_way(&mut control, Timestamp::ZERO));
+        times_done.recv().unwrap();
+        assert_eq!(result.wait(Duration::ZERO), Ok("done"));
+        thread.join().unwrap();
+    }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bywash_sys::folder_lock::{FolderLockError, lock_folder};
 use bywash_sys::worker::Stop;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::answer::answer;
@@ -223,7 +223,6 @@ impl ControlSocket {
             let mut ready =
                 fds[1..].iter().map(|fd| !fd.revents().is_empty()).collect::<Vec<_>>().into_iter();
             clients.retain_mut(|client| match ready.next() {
-                // Whoever goes away before the answer does not want it.
                 Some(true) => client.go_on(does).is_ok_and(|over| !over),
                 _ => client.moved.elapsed() < PATIENCE,
             });
@@ -336,6 +335,8 @@ impl Client {
 
     /// Reads on, and answers when the request is whole; says whether there is none. What will be refused is read as well: the kernel
     /// resets a connection that ends with something unread, and its peer would have no answer.
+    ///
+    /// Whoever has gone by then has given up, and told that it failed: nothing is done of what it left behind.
     fn read(&mut self, does: &dyn Fn(Request) -> Answer) -> io::Result<bool> {
         let mut piece = [0; 4096];
         let n = (&self.stream).read(&mut piece)?;
@@ -349,9 +350,21 @@ impl Client {
             return Ok(true);
         }
         if n == 0 || ends.is_some() || self.said >= TOO_LONG {
+            if self.has_gone()? {
+                return Ok(true);
+            }
             self.answer = Some((line(&self.answered(does))?, 0));
         }
         Ok(false)
+    }
+
+    /// Whether its end is closed: one who only says no more still listens.
+    fn has_gone(&self) -> io::Result<bool> {
+        let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // That it has gone is told unasked.
+        let mut fds = [PollFd::new(&self.stream, PollFlags::empty())];
+        retry_on_intr(|| poll(&mut fds, Some(&none)))?;
+        Ok(fds[0].revents().contains(PollFlags::HUP))
     }
 
     fn answered(&self, does: &dyn Fn(Request) -> Answer) -> Answer {
@@ -440,6 +453,39 @@ mod tests {
         }
         stop.set();
         thread.join().unwrap();
+        fs::remove_dir(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_is_asked_by_one_who_has_gone_is_not_done() {
+        let path = left_behind("gone");
+        let stop = Stop::new().unwrap();
+        let socket = ControlSocket::open_at(&path, "gone").unwrap();
+        let asked = std::cell::RefCell::new(Vec::new());
+        let asker = |request: &[u8]| {
+            let mut asker = UnixStream::connect(&path).unwrap();
+            asker.write_all(request).unwrap();
+            asker
+        };
+        // Before there is anybody to hear them; they are heard in this order.
+        drop(asker(b"{\"request\":\"stats\"}\n"));
+        drop(asker(b"{\"request\":\"socket-summary\"}"));
+        let mut stays = asker(b"{\"request\":\"routes\"}");
+        stays.shutdown(std::net::Shutdown::Write).unwrap();
+        let ends = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let heard = heard(&mut stays);
+            ends.set();
+            heard
+        });
+        let does = |request| {
+            asked.borrow_mut().push(request);
+            Answer::Ok("done".into())
+        };
+        socket.run(&does, &stop);
+        assert_eq!(thread.join().unwrap(), "{\"ok\":\"done\"}\n");
+        assert_eq!(asked.into_inner(), [Request::Routes { interface: None }]);
+        drop(socket);
         fs::remove_dir(path.parent().unwrap()).unwrap();
     }
 
