@@ -182,6 +182,11 @@ impl KernelSockets {
         Ok(id)
     }
 
+    fn there(&self, id: KernelId) -> Option<&Socket> {
+        let place = self.places.get(id.place as usize)?;
+        place.socket.as_ref().filter(|_| place.generation == id.generation)
+    }
+
     fn socket(&mut self, id: KernelId) -> Option<&mut Socket> {
         let place = self.places.get_mut(id.place as usize)?;
         place.socket.as_mut().filter(|_| place.generation == id.generation)
@@ -282,9 +287,7 @@ impl KernelSockets {
 
     /// Has a listener tell of nothing but this.
     fn wake_for(&self, listener: KernelId, flags: epoll::EventFlags) {
-        let place = self.places.get(listener.place as usize);
-        let place = place.filter(|place| place.generation == listener.generation);
-        if let Some(Socket { fd, .. }) = place.and_then(|place| place.socket.as_ref()) {
+        if let Some(Socket { fd, .. }) = self.there(listener) {
             let _ = epoll::modify(&self.epoll, fd, epoll::EventData::new_u64(listener.data()), flags);
         }
     }
@@ -509,9 +512,12 @@ impl Sockets for KernelSockets {
         read
     }
 
+    fn is_at_end(&self, id: KernelId) -> bool {
+        self.there(id).is_some_and(|socket| socket.told_end || socket.told_closed)
+    }
+
     fn acknowledged(&self, id: KernelId) -> Option<u64> {
-        let place = self.places.get(id.place as usize).filter(|place| place.generation == id.generation)?;
-        let socket = place.socket.as_ref()?;
+        let socket = self.there(id)?;
         // A FIN counts as a byte, and is the last.
         let waiting = u64::from(unacknowledged(&socket.fd).ok()?).saturating_sub(u64::from(socket.shut));
         socket.sent.checked_sub(waiting)

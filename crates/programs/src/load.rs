@@ -219,7 +219,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
 
     /// Hands requests to connections that may take one.
     fn ask<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &mut S) {
-        self.hand_out(now);
+        self.hand_out(now, sockets);
         let mut asked = std::mem::take(&mut self.touched);
         for id in asked.drain(..) {
             self.send(id, sockets);
@@ -228,7 +228,7 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
     }
 
     /// Gives requests to connections that may take one. What one gets now leaves in one call: the kernel would make a segment of each.
-    fn hand_out(&mut self, now: Timestamp) {
+    fn hand_out<S: Sockets<Id = Id>>(&mut self, now: Timestamp, sockets: &S) {
         let closed_loop = self.plan.pace.is_none();
         while !self.free.is_empty() {
             let due_at = self.due_at(self.asked);
@@ -241,7 +241,8 @@ impl<Id: Copy + Eq + Hash, W: Clockwork> Load<Id, W> {
             let Some(id) = self.free.pop_front() else { return };
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.listed = false;
-            if connection.reader.closes() {
+            // A server may close without a word after any answer (RFC 9112, 9.5): what it is asked then it never sees.
+            if connection.reader.closes() || sockets.is_at_end(id) {
                 continue;
             }
             // Where some is left from before there is no room yet.

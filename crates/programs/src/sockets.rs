@@ -29,6 +29,13 @@ pub trait Sockets {
     /// how much was read.
     fn read(&mut self, id: Self::Id, take: &mut dyn FnMut(&[u8]) -> usize) -> usize;
 
+    /// Whether a read has found the end of what the peer sends before the service is told of that: [`Happened::PeerClosed`] or
+    /// [`Happened::Closed`] follows.
+    fn is_at_end(&self, id: Self::Id) -> bool {
+        let _ = id;
+        false
+    }
+
     /// Bytes sent that the peer has acknowledged, where that is known. Also when it has ended and is not closed yet.
     fn acknowledged(&self, id: Self::Id) -> Option<u64> {
         let _ = id;

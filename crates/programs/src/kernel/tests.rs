@@ -1,6 +1,14 @@
 //! Ports, listeners that are left alone, and errors of sockets.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Instant;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
 use super::*;
+use crate::dialect::Dialect;
+use crate::load::{Clockwork, Load, Plan};
 
 fn sockets() -> KernelSockets {
     KernelSockets::new(KernelOptions::default(), Counters::default()).unwrap()
@@ -8,7 +16,7 @@ fn sockets() -> KernelSockets {
 
 /// A port that was free a moment ago.
 fn free_port() -> u16 {
-    let free = std::net::TcpListener::bind("[::]:0").or_else(|_| std::net::TcpListener::bind("0.0.0.0:0"));
+    let free = TcpListener::bind("[::]:0").or_else(|_| TcpListener::bind("0.0.0.0:0"));
     free.unwrap().local_addr().unwrap().port()
 }
 
@@ -35,7 +43,7 @@ fn without_descriptors_a_listener_is_left_alone_until_there_may_be_some() {
     let mut sockets = KernelSockets::new(KernelOptions::default(), counters.clone()).unwrap();
     sockets.listen(port, 0, 1).unwrap();
     let listener = KernelId { place: 0, generation: 0 };
-    let connect = || std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let connect = || TcpStream::connect(("127.0.0.1", port)).unwrap();
     let accepted = |sockets: &mut KernelSockets| {
         sockets.look().unwrap();
         let happened = sockets.happened.drain(..).find_map(|happened| match happened {
@@ -73,8 +81,7 @@ fn too_many_open_files_have_a_cure() {
 
 #[test]
 fn what_the_peer_has_acknowledged_is_told_with_and_without_a_fin() {
-    use std::io::Read;
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut sockets = sockets();
     let id = sockets.connect(listener.local_addr().unwrap()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
@@ -104,11 +111,54 @@ fn what_the_peer_has_acknowledged_is_told_with_and_without_a_fin() {
         }
     }
     assert_eq!(read, sent);
-    let until = std::time::Instant::now() + Duration::from_secs(5);
-    while sockets.acknowledged(id) != Some(sent) && std::time::Instant::now() < until {
+    let until = Instant::now() + Duration::from_secs(5);
+    while sockets.acknowledged(id) != Some(sent) && Instant::now() < until {
         std::thread::yield_now();
     }
     assert_eq!(sockets.acknowledged(id), Some(sent));
     sockets.close(id);
     assert_eq!(sockets.acknowledged(id), None);
+}
+
+struct Unwatched;
+
+impl Clockwork for Unwatched {
+    fn record(&mut self, _ns: u64, _requests: u64) {}
+
+    fn record_unanswered(&mut self, _ns: u64, _requests: u64) {}
+}
+
+#[test]
+fn a_connection_whose_end_came_with_its_answer_is_asked_nothing_more() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (counters, patience) = (Counters::default(), Duration::from_secs(10));
+    let plan = Plan {
+        to: listener.local_addr().unwrap(),
+        dialect: Dialect::Http { path: "/".into(), host: "a".into() },
+        connections: 1,
+        depth: 1,
+        pace: None,
+        requests: Some(10),
+        timeout: patience,
+    };
+    let load = Load::new(plan, counters.clone(), Unwatched);
+    let mut task = OnKernel::new(load, sockets(), Stop::new().unwrap());
+    task.begin(0, 1).unwrap();
+    let (mut peer, mut request, until) = (None::<TcpStream>, [0; 1024], Instant::now() + patience);
+    while task.turn() != Turn::Done && Instant::now() < until {
+        peer = peer.or_else(|| Some(listener.accept().ok()?.0));
+        let Some(asked) = peer.as_mut() else { continue };
+        asked.set_nonblocking(true).unwrap();
+        if asked.read(&mut request).is_ok() {
+            asked.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").unwrap();
+            peer = None;
+            // The answer and the end are there before the next turn.
+            let fd = &task.sockets.places[0].socket.as_ref().unwrap().fd;
+            let longest = Timespec::try_from(patience).unwrap();
+            assert_eq!(poll(&mut [PollFd::new(fd, PollFlags::RDHUP)], Some(&longest)), Ok(1));
+        }
+    }
+    let counted = counters.read();
+    assert_eq!((counted.requests, counted.errors(), counted.connections), (10, 0, 10));
 }
