@@ -199,7 +199,10 @@ impl Control {
                 self.keep(at, prefix);
                 return Ok(());
             }
-            // Routes from it stay: it is given anew.
+            if !address.is_v4() {
+                self.check_mtu6(id)?;
+            }
+            // Routes from it stay: it is given anew, and nothing can hinder that any more.
             self.take_away(address);
         }
         if address.is_v4() {
@@ -261,10 +264,7 @@ impl Control {
     pub fn enable_ipv6(&mut self, now: Timestamp, id: InterfaceId) -> Result<(), ControlError> {
         self.stir();
         self.check(id)?;
-        let interface = self.interface(id);
-        if interface.mtu < IPV6_MTU {
-            return Err(ControlError::Mtu6(interface.mtu));
-        }
+        self.check_mtu6(id)?;
         let has_one = |our: &OurAddress| our.interface == id && our.prefix.address().is_link_local();
         if let Some(mac) = self.mac(id)
             && !self.addresses.iter().any(has_one)
@@ -273,6 +273,12 @@ impl Control {
             self.assign(now, id, prefix.with_zone(id), (FOR_EVER, FOR_EVER), false, 1);
         }
         Ok(())
+    }
+
+    /// Whether IPv6 can be used on an interface: RFC 8200, 5.
+    fn check_mtu6(&self, id: InterfaceId) -> Result<(), ControlError> {
+        let mtu = self.interface(id).mtu;
+        if mtu < IPV6_MTU { Err(ControlError::Mtu6(mtu)) } else { Ok(()) }
     }
 
     /// Enters an address, and asks for it so many times if its link is one where others could have it. `until`: preferred

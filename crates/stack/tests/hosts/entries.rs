@@ -395,3 +395,31 @@ fn what_cannot_be_is_refused() {
     assert_eq!(routes, [Origin::Address]);
     assert_eq!(control.neighbours().count(), 0);
 }
+
+#[test]
+fn an_address_that_cannot_be_replaced_stays_as_it_is() {
+    let mut now = Timestamp::ZERO;
+    let [mut node, mut other] = [1, 2].map(|number| {
+        let mut node = Node::new(number).with_interface(0, number, None, 1500, "10.0.0.1/24");
+        let id = node.interface(1);
+        node.host.control.add_address(now, id, prefix("fd00::5/64")).unwrap();
+        node
+    });
+    // Both look for it at once: neither has it then.
+    for _ in 0..20 {
+        now = now + Duration::from_millis(200);
+        for packet in other.take(now, PORT) {
+            node.put(now, PORT, &packet);
+        }
+    }
+    let (id, control) = (node.interface(1), &mut node.host.control);
+    let entered = |control: &Control| {
+        let addresses: Vec<_> = control.addresses().collect();
+        (addresses, control.routes().copied().collect::<Vec<_>>())
+    };
+    let before = entered(control);
+    assert!(before.0.contains(&(prefix("fd00::5/64"), id, AddressState::Duplicate)), "{before:?}");
+    control.set_mtu(id, 1000).unwrap();
+    let replaced = control.replace_address(now, id, prefix("fd00::5/64"), false);
+    assert_eq!((replaced, entered(control)), (Err(ControlError::Mtu6(1000)), before));
+}
