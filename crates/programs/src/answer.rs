@@ -198,7 +198,10 @@ impl Head {
                 self.length = Some(length);
             }
         } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
-            self.coding = words.next_back().map(|word| word.eq_ignore_ascii_case(b"chunked"));
+            // Empty elements of a list are none (RFC 9110, 5.6.1.2).
+            if let Some(last) = words.rfind(|word| !word.is_empty()) {
+                self.coding = Some(last.eq_ignore_ascii_case(b"chunked"));
+            }
         } else if name.eq_ignore_ascii_case(b"connection") {
             for word in words {
                 self.closes |= word.eq_ignore_ascii_case(b"close");
@@ -258,6 +261,12 @@ mod tests {
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\ntransfer-encoding: Chunked\r\n\r\n0\r\nX: y\r\n\r\n",
                 (1, false),
             ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, \r\n\r\n0\r\n\r\n", (1, false)),
+            (
+                "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding:\r\n\r\n0\r\n\r\n",
+                (1, false),
+            ),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked,,gzip,\r\n\r\nto the end", (1, true)),
             // Whoever has both ends the connection.
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
