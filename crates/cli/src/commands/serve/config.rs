@@ -291,12 +291,10 @@ impl Config {
         let tagged: Vec<(usize, u16)> = tagged.collect::<Result<_, _>>()?;
         for (number, port) in ports.iter().enumerate() {
             // Beside VLANs a port has untagged packets where somebody speaks of them.
-            let plain = interface(port);
-            let spoken =
-                addresses.iter().any(|text| text.split_once('=').is_some_and(|(name, _)| name == plain))
-                    || routes.iter().any(|text| {
-                        text.split_whitespace().skip_while(|word| *word != "dev").nth(1) == Some(&plain)
-                    });
+            let names = [interface(port), port.to_string()];
+            let of_addresses = addresses.iter().filter_map(|text| Some(text.split_once('=')?.0));
+            let of_routes = routes.iter().flat_map(|text| interfaces_named(text));
+            let spoken = of_addresses.chain(of_routes).any(|name| names.iter().any(|ours| ours == name));
             let mut vlans =
                 tagged.iter().filter(|(at, _)| *at == number).map(|(_, vlan)| Some(*vlan)).peekable();
             let untagged = (vlans.peek().is_none() || spoken).then_some(None);
@@ -555,6 +553,17 @@ fn interface(port: &PortName) -> String {
         Some((_, rest)) if !rest.is_empty() => rest.into(),
         _ => name,
     }
+}
+
+/// The interfaces that a route's words name: `dev eth1`, `via fe80::1%eth1`, `src fe80::2%eth1`.
+fn interfaces_named(route: &str) -> impl Iterator<Item = &str> {
+    let mut words = route.split_whitespace().skip(1);
+    let pairs = std::iter::from_fn(move || words.next().zip(words.next()));
+    pairs.filter_map(|(word, value)| match word {
+        "dev" => Some(value),
+        "via" | "src" => value.split_once('%').map(|(_, zone)| zone),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

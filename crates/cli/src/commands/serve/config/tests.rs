@@ -128,6 +128,21 @@ fn vlans_are_interfaces_of_their_own() {
     assert_eq!(meant(&read), meant(&typed));
     let alone = of(&ports[..1], &["7"], &["10.0.0.2/24"], &[]).unwrap();
     assert_eq!((alone.names().as_str(), alone.interfaces), ("eth1.7", vec![(0, Some(7))]));
+    // Untagged packets as well, where anything names them.
+    for (address, route) in [
+        ("eth1=10.0.0.2/24", "default6 dev eth1.7"),
+        ("xdp:eth1=10.0.0.2/24", "default6 dev eth1.7"),
+        ("eth1.7=10.0.7.2/24", "default6 dev eth1"),
+        ("eth1.7=10.0.7.2/24", "default6 dev xdp:eth1"),
+        ("eth1.7=10.0.7.2/24", "default6 via fe80::1%eth1"),
+        ("eth1.7=10.0.7.2/24", "default6 via fe80::1%xdp:eth1"),
+        ("eth1.7=10.0.7.2/24", "default6 src fe80::2%eth1"),
+    ] {
+        let both = of(&ports[..1], &["7"], &[address], &[route]).unwrap();
+        assert_eq!(both.interfaces, [(0, None), (0, Some(7))], "{address} {route}");
+    }
+    let tagged = of(&ports[..1], &["7"], &["eth1.7=10.0.7.2/24"], &["default6 via fe80::1%eth1.7"]).unwrap();
+    assert_eq!(tagged.names(), "eth1.7");
     for (vlans, addresses, says) in [
         (&["7"][..], &[][..], "--vlan 7: of which port?"),
         (&["eth1=0"], &[], "from 1 to 4094"),
