@@ -48,6 +48,10 @@ pub(crate) fn close_queues(queues: impl IntoIterator<Item = QueuePair>, pool: &m
 /// How long the last packets may take to leave at the end: a link that went down never completes them.
 const DRAIN_NS: u64 = 500_000_000;
 
+/// How long nothing has come when the ring of a port that need not know of the end is dry. A block of a `packet:` that is not
+/// full is handed over when a timer of the kernel has run out, which may take two of its ticks, of 10 ms at most.
+pub(crate) const DRY_NS: u64 = 25_000_000;
+
 /// How long a wait for the last packets is no rest: links complete them soon.
 const RESTLESS_NS: u64 = 10_000_000;
 

@@ -4,16 +4,17 @@
 mod fake;
 mod ring;
 
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bywash_apps::forward::{self, Forward, MacEdit, Pair};
 use bywash_apps::generate::{self, Frame, Generate, Rate};
-use bywash_apps::port::frame::{Arena, Batch, FRAME_SIZE, Pool};
+use bywash_apps::port::frame::{Arena, Batch, FRAME_SIZE, Packet, Pool};
 use bywash_apps::port::{Port, QueueCounters, QueuePair, RxQueue, TxQueue};
 use bywash_apps::receive::{self, Receive};
 use bywash_apps::report::{Reporter, Row, Style};
 use bywash_apps::sys::worker::{Idle, Stop};
-use bywash_apps::{App, Summary, WorkerOptions};
+use bywash_apps::{App, Summary, WorkerOptions, sys};
 use bywash_drivers::OpenOptions;
 
 use fake::Fake;
@@ -110,7 +111,7 @@ fn a_reflector_sends_back_on_the_wire_it_came_by() {
     let (mut rx, mut tx, mut pool) = (rx.unwrap(), tx.unwrap(), arena.pool(200).unwrap());
     let mut batch = Batch::new();
     for n in 0..50_u8 {
-        let mut packet = bywash_apps::port::frame::Packet::new(pool.take().unwrap());
+        let mut packet = Packet::new(pool.take().unwrap());
         packet.extend_from_slice(&[1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 8, 0, n]).unwrap();
         batch.push(packet);
     }
@@ -257,6 +258,133 @@ fn a_receiver_names_each_fault_and_what_the_port_could_not_undo() {
     let mut pool = arena.pool(0).unwrap();
     tx.unwrap().close(&mut pool);
     far.close().unwrap();
+}
+
+/// A queue that holds some packets back for a while, or until nothing more is to come.
+struct HeldRx {
+    now: VecDeque<Vec<u8>>,
+    later: Vec<Vec<u8>>,
+    /// How long after the last of the others; `None` for those that come when it is told to stop.
+    after: Option<Duration>,
+    dry: Option<Instant>,
+    packets: u64,
+}
+
+impl RxQueue for HeldRx {
+    fn rx(&mut self, pool: &mut Pool, batch: &mut Batch) -> usize {
+        if self.now.is_empty() {
+            let dry = *self.dry.get_or_insert_with(Instant::now);
+            if self.after.is_some_and(|after| dry.elapsed() >= after) {
+                self.now.extend(self.later.drain(..));
+            }
+        }
+        let n = self.now.len().min(batch.room());
+        for bytes in self.now.drain(..n) {
+            let mut packet = Packet::new(pool.take().unwrap());
+            packet.extend_from_slice(&bytes).unwrap();
+            batch.push(packet);
+        }
+        self.packets += n as u64;
+        n
+    }
+    fn arm(&mut self) -> bool {
+        self.later.is_empty()
+    }
+    fn stop(&mut self) {
+        if self.after.is_none() {
+            self.now.extend(self.later.drain(..));
+        }
+    }
+    fn wake_fd(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+    fn counters(&self) -> QueueCounters {
+        QueueCounters { packets: self.packets, ..QueueCounters::default() }
+    }
+    fn close(self: Box<Self>, _: &mut Pool) {}
+}
+
+/// The packets of a generator, in the order of their numbers.
+fn generated(count: u64, arena: &'static Arena) -> Vec<Vec<u8>> {
+    let (near, mut far) = (open("loop:generated", 1, arena), open("loop:generated", 1, arena));
+    let generator = Generate::start(near, &generate(Frame::default(), count), arena, &stop()).unwrap();
+    let QueuePair { rx, tx } = far.queues().remove(0);
+    let (mut rx, mut pool, mut packets) = (rx.unwrap(), arena.pool(200).unwrap(), Vec::new());
+    let until = Instant::now() + PATIENCE;
+    while (packets.len() as u64) < count && Instant::now() < until {
+        let mut batch = Batch::new();
+        rx.rx(&mut pool, &mut batch);
+        packets.extend(batch.iter().map(|packet| packet.head().to_vec()));
+        pool.give_batch(&mut batch);
+    }
+    assert!(generator.finish().met);
+    tx.unwrap().close(&mut pool);
+    rx.close(&mut pool);
+    far.close().unwrap();
+    packets
+}
+
+#[test]
+fn what_one_of_two_queues_still_holds_at_the_end_is_not_lost_and_what_never_comes_is() {
+    let arena = arena();
+    let packets = generated(200, arena);
+    let one = sys::worker::allowed_cores()[..1].to_vec();
+    let cases = [(None, false), (Some(Duration::from_millis(5)), true), (None, true)];
+    for ((after, has_loss), cores) in
+        cases.into_iter().flat_map(|case| [(case, Vec::new()), (case, one.clone())])
+    {
+        let of = |odd: usize| packets.iter().skip(odd).step_by(2).cloned().collect::<Vec<_>>();
+        let (even, mut odd) = (of(0), of(1));
+        // The second one is behind, and of what it has still to give the last one was sent after all that have come.
+        let later = odd.split_off(50);
+        if has_loss {
+            odd.remove(20);
+        }
+        let count = (even.len() + odd.len()) as u64;
+        let queue = |now: Vec<Vec<u8>>, later| {
+            let held = HeldRx { now: now.into(), later, after, dry: None, packets: 0 };
+            QueuePair { rx: Some(Box::new(held)), tx: None }
+        };
+        let port =
+            Fake::new("tap:two", vec![queue(even, Vec::new()), queue(odd, later)], Box::new(|| Ok(())));
+        let options =
+            receive::Options { workers: WorkerOptions { cores, ..workers(1000) }, ..receive(count) };
+        let mut receiver = Receive::start(port, &options, arena, &stop()).unwrap();
+        assert!(receiver.wait(PATIENCE), "in time");
+        let summary = receiver.finish();
+        let received = &summary.received;
+        let lost: &[&str] = if has_loss { &["1 packets lost"] } else { &[] };
+        assert_eq!(summary.unmet(), lost, "{after:?} {summary}");
+        assert_eq!((received.right_packets, received.rx_packets), (count + 50, count + 50));
+        // What was sent up to the last packet that is judged: the last one of the first queue.
+        let [stream] = summary.snapshot.rows("streams") else { panic!("{summary}") };
+        assert_eq!(["packets", "lost_packets"].map(|name| self::of(stream, name)).iter().sum::<u64>(), 199);
+    }
+}
+
+#[test]
+fn a_worker_without_packets_hears_at_once_that_all_have_come() {
+    let arena = arena();
+    let after = Some(Duration::from_millis(20));
+    let queue = |later| {
+        let held = HeldRx { now: VecDeque::new(), later, after, dry: None, packets: 0 };
+        QueuePair { rx: Some(Box::new(held)), tx: None }
+    };
+    let mut times: Vec<Duration> = (0..9)
+        .map(|_| {
+            let queues = vec![queue(vec![vec![0; 60]; 200]), queue(Vec::new())];
+            let port = Fake::new("tap:two", queues, Box::new(|| Ok(())));
+            let options = receive::Options { drop: true, ..receive(200) };
+            let began = Instant::now();
+            let mut receiver = Receive::start(port, &options, arena, &stop()).unwrap();
+            assert!(receiver.wait(PATIENCE), "in time");
+            let time = began.elapsed();
+            assert!(receiver.finish().met);
+            time
+        })
+        .collect();
+    times.sort();
+    assert!(times[4] < Duration::from_millis(60), "it does not sleep on: {times:?}");
 }
 
 /// A port with this queue alone.
@@ -507,7 +635,7 @@ fn a_queue_that_is_not_forwarded_from_is_closed_at_the_start() {
     let forwarder = Forward::start(vec![Pair::Both(only_receives, near)], &options, arena, &stop).unwrap();
     let QueuePair { rx, tx } = far.queues().remove(0);
     let (mut tx, mut pool, mut batch) = (tx.unwrap(), arena.pool(10).unwrap(), Batch::new());
-    batch.push(bywash_apps::port::frame::Packet::new(pool.take().unwrap()));
+    batch.push(Packet::new(pool.take().unwrap()));
     tx.tx(&mut pool, &mut batch);
     assert_eq!(tx.counters().errors, 1, "nobody receives what is sent to it");
     stop.set();

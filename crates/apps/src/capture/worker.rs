@@ -14,7 +14,7 @@ use bywash_wire::EtherType;
 
 use super::Goal;
 use crate::live::{Live, Publication};
-use crate::queues::{close_queues, rest};
+use crate::queues::{DRY_NS, close_queues, rest};
 use crate::rate::Traffic;
 
 /// How long a packet waits for others before it goes to the file.
@@ -26,10 +26,6 @@ const HELD_NS: u64 = 1_000_000;
 /// How long packets are still taken out of the port's ring at the end: those that keep coming must not keep us. While
 /// they wait for the disk this time stands still.
 const DRAIN_NS: u64 = 50_000_000;
-
-/// How long nothing has come when the ring is dry. A block of a `packet:` that is not full is handed over when a timer
-/// of the kernel has run out, which may take two of its ticks, of 10 ms at most.
-const DRY_NS: u64 = 25_000_000;
 
 /// Bytes of the two addresses, which a VLAN tag follows.
 const ADDRESSES: usize = 12;

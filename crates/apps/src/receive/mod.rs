@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use bywash_port::frame::{Arena, BATCH};
@@ -15,6 +14,7 @@ use crate::queues::{Halves, close_unused, pools};
 use crate::report::Snapshot;
 use crate::session::{App, StartError, close_port, gone, launch, port_tables, reasons};
 
+mod ending;
 mod events;
 mod flows;
 mod payload;
@@ -27,6 +27,7 @@ mod worst;
 pub use events::{LATENCY, Start, Summary};
 pub use flows::MOST_SHOWN as MOST_FLOWS_SHOWN;
 
+use ending::Ending;
 use share::Lost;
 use worker::{Delays, Figures, Goal, Orders, Receiver};
 
@@ -157,12 +158,17 @@ fn deal(
     for (index, queue) in receivers.drain(..).enumerate() {
         hands[index % workers].push(queue);
     }
-    let reached = Arc::new(AtomicU64::new(0));
-    let goal = options.count.map(|count| Goal { count, reached });
+    let goal = options.count.map(goal).transpose()?;
     let flows = if options.drop { 0 } else { options.flows.min(MOST_FLOWS_SHOWN) };
-    let orders = Orders { batch: options.batch, judge: !options.drop, flows, shared, goal };
+    let ending = Ending::of(workers);
+    let orders = Orders { batch: options.batch, judge: !options.drop, flows, shared, goal, ending };
     let tasks = hands.into_iter().zip(pools);
     Ok(tasks.map(|(queues, pool)| Receiver::new(queues, pool, orders.clone())).collect())
+}
+
+fn goal(count: u64) -> Result<Goal, String> {
+    let reached = Stop::new().map_err(|error| format!("can't be received from: {error}"))?;
+    Ok(Goal { count, came: Arc::default(), reached })
 }
 
 impl App for Receive {

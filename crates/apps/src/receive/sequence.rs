@@ -113,6 +113,15 @@ impl Counts {
         self.highest
     }
 
+    /// How far behind the highest number that came another one stands: the number that is nearest to it and has these lower
+    /// bits (RFC 1982). Negative for one before it.
+    #[inline(always)]
+    pub(super) fn ahead(&self, number: u32) -> i64 {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is compared")]
+        let highest = self.highest as u32;
+        number.wrapping_sub(highest).cast_signed().into()
+    }
+
     /// Numbers between the lowest and the highest that did not come.
     pub(super) fn lost(&self) -> u64 {
         self.lost_of_each(1, self.highest)
@@ -185,9 +194,7 @@ impl Counts {
             window.set(first);
             return Order::Highest;
         }
-        // The number that is nearest to the highest one and has these lower bits (RFC 1982).
-        #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is compared")]
-        let ahead = i64::from(number.wrapping_sub(self.highest as u32).cast_signed());
+        let ahead = self.ahead(number);
         if ahead > 0 {
             let highest = self.highest;
             // Whoever makes up 2^32 numbers that skip half of the count each gets wrong losses, and nothing worse.

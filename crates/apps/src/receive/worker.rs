@@ -1,14 +1,15 @@
 //! The loop that receives: what one worker does with its RX queues.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bywash_port::frame::{Batch, Packet, Pool};
 use bywash_port::{QueueCounters, QueuePair, RxQueue};
 use bywash_sys::clock;
-use bywash_sys::worker::{Task, Turn};
+use bywash_sys::worker::{Stop, Task, Turn};
 
+use super::ending::{Bounds, Ending};
 use super::flows::{Flow, Flows, Numbered};
 use super::payload::{Damage, damage, read};
 use super::sequence::{Counts, Order};
@@ -16,7 +17,7 @@ use super::share::{Part, WORDS};
 use super::streams::{MOST_STREAMS, Stream, Streams};
 use crate::live::{Live, Publication};
 use crate::probe::{Probe, ProbeError};
-use crate::queues::close_queues;
+use crate::queues::{DRY_NS, close_queues, rest};
 use crate::rate::Traffic;
 use crate::report::{Dial, Stopwatch};
 
@@ -87,11 +88,19 @@ pub(super) struct Figures {
 /// that what one has seen of a stream can be compared with what others have.
 const PARTS_INTERVAL: u64 = 50_000_000;
 
+/// How long the workers wait for each other at the end, at most: one that has died does not come.
+const MEET_NS: u64 = 250_000_000;
+
+/// How long packets are still taken out of the port's rings at the end: those that keep coming must not keep us.
+const DRAIN_NS: u64 = 200_000_000;
+
 /// How many packets are wanted, counted by all workers together.
 #[derive(Clone, Debug)]
 pub(super) struct Goal {
     pub(super) count: u64,
-    pub(super) reached: Arc<AtomicU64>,
+    pub(super) came: Arc<AtomicU64>,
+    /// Set when they have come, so that no worker sleeps on.
+    pub(super) reached: Stop,
 }
 
 /// Reads the delays of one worker's packets, and how much they differ from one packet of a stream to the next.
@@ -141,6 +150,8 @@ pub(super) struct Receiver {
     shown_flows: usize,
     /// When parts and flows were published last; `None` where nobody needs them.
     parts_at: Option<u64>,
+    /// Where it meets the others at the end; `None` where no queue has to be compared with another.
+    ending: Option<Ending>,
 }
 
 /// What a worker is to do.
@@ -156,11 +167,13 @@ pub(super) struct Orders {
     pub(super) shared: bool,
     /// When to stop.
     pub(super) goal: Option<Goal>,
+    /// Where the workers meet when they have.
+    pub(super) ending: Ending,
 }
 
 impl Receiver {
     pub(super) fn new(queues: Vec<(usize, Box<dyn RxQueue>)>, pool: Pool, orders: Orders) -> Self {
-        let Orders { batch, judge, flows: shown_flows, shared, goal } = orders;
+        let Orders { batch, judge, flows: shown_flows, shared, goal, ending } = orders;
         let lane = |(number, rx)| Lane {
             number,
             rx,
@@ -191,6 +204,7 @@ impl Receiver {
             publication: Publication::default(),
             shown_flows,
             parts_at,
+            ending: (judge && shared).then_some(ending),
         }
     }
 
@@ -257,13 +271,72 @@ impl Receiver {
 
     fn has_reached_goal(&self, wanted: u64) -> bool {
         self.goal.as_ref().is_some_and(|goal| {
-            let reached = goal.reached.fetch_add(wanted, Ordering::Relaxed) + wanted;
-            reached >= goal.count
+            let is_reached = goal.came.fetch_add(wanted, Ordering::Relaxed) + wanted >= goal.count;
+            if is_reached {
+                goal.reached.set();
+            }
+            is_reached
         })
+    }
+
+    /// Looks once at all queues, and judges what came up to the `bounds` if there are some. Returns how many packets came, and
+    /// how many of those count towards the goal: a generator's, or all where nobody looks.
+    #[inline]
+    fn receive(&mut self, bounds: Option<&Bounds>) -> (usize, u64) {
+        let (mut received, mut wanted) = (0, 0);
+        for lane in &mut self.lanes {
+            let n = lane.rx.rx(&mut self.pool, &mut self.batch);
+            if n > 0 {
+                received += n;
+                if lane.streams.is_some() {
+                    let before = lane.kinds.right;
+                    if let Some(bounds) = bounds {
+                        lane.leave_out(bounds, &mut self.batch, &mut self.pool);
+                    }
+                    lane.look(&self.batch, &mut self.clocks);
+                    wanted += lane.kinds.right - before;
+                } else {
+                    wanted += n as u64;
+                }
+                self.pool.give_batch(&mut self.batch);
+            }
+        }
+        (received, wanted)
+    }
+
+    /// Waits until `all` the others have come to where we are, but not for one that takes too long: since `begun`.
+    fn meet(&mut self, begun: u64, all: impl Fn() -> bool, mut is_busy: impl FnMut(&mut Self) -> bool) {
+        let mut waited = 0;
+        while waited < MEET_NS && !all() {
+            if !is_busy(self) {
+                rest(waited);
+            }
+            waited = clock::monotonic() - begun;
+        }
     }
 }
 
 impl Lane {
+    /// Takes packets out of a batch that were sent after all that is judged: it is known that they came, and no more.
+    #[cold]
+    fn leave_out(&mut self, bounds: &Bounds, batch: &mut Batch, pool: &mut Pool) {
+        let kinds = &mut self.kinds;
+        let is_beyond = |probe: Probe| bounds.is_beyond(probe.stream, probe.sequence);
+        let judge = |packet: &mut Packet| {
+            let count = match read(packet) {
+                Ok(probe) if is_beyond(probe) => &mut kinds.right,
+                Err(ProbeError::Damaged) => match damage(packet) {
+                    Some(Damage::Beside(probe)) if is_beyond(probe) => &mut kinds.damaged,
+                    _ => return true,
+                },
+                _ => return true,
+            };
+            *count += 1;
+            false
+        };
+        batch.retain(judge, |packet| pool.give_packet(packet));
+    }
+
     /// Judges the packets of a batch that came by this queue.
     #[inline]
     fn look(&mut self, batch: &Batch, clocks: &mut Clocks) {
@@ -421,22 +494,7 @@ impl Run {
 impl Task for Receiver {
     #[inline]
     fn turn(&mut self) -> Turn {
-        // Packets that count towards the goal: a generator's, or all where nobody looks.
-        let (mut received, mut wanted) = (0, 0);
-        for lane in &mut self.lanes {
-            let n = lane.rx.rx(&mut self.pool, &mut self.batch);
-            if n > 0 {
-                received += n;
-                if lane.streams.is_some() {
-                    let before = lane.kinds.right;
-                    lane.look(&self.batch, &mut self.clocks);
-                    wanted += lane.kinds.right - before;
-                } else {
-                    wanted += n as u64;
-                }
-                self.pool.give_batch(&mut self.batch);
-            }
-        }
+        let (received, wanted) = self.receive(None);
         let busy = received > 0;
         if self.publication.is_due(busy) {
             self.publish();
@@ -467,10 +525,44 @@ impl Task for Receiver {
 
     fn wake_fds<'a>(&'a self, fds: &mut Vec<BorrowedFd<'a>>) {
         fds.extend(self.lanes.iter().filter_map(|lane| lane.rx.wake_fd()));
+        fds.extend(self.goal.iter().map(|goal| goal.reached.as_fd()));
     }
 
     fn next_deadline(&self, _: u64) -> Option<u64> {
         // Also one without packets says that it has none, or loss would not be known.
         self.parts_at.map(|last| (last + 1) * PARTS_INTERVAL)
+    }
+
+    /// What came by one queue before the end has to be compared with what came by the others until then, and may be in their
+    /// rings.
+    fn finish(&mut self) {
+        let Some(ending) = self.ending.clone() else { return };
+        let begun = clock::monotonic();
+        ending.come();
+        self.meet(begun, || ending.have_all_come(), |receiver| receiver.receive(None).0 > 0);
+        let streams = self.lanes.iter().flat_map(Lane::streams);
+        ending.note(streams.map(|stream| (stream.id, stream.counts)));
+        self.meet(begun, || ending.have_all_noted(), |_| false);
+        let bounds = ending.bounds();
+        if bounds.are_whole() {
+            return;
+        }
+        // Not before: what falls to another one after that is beyond the end.
+        self.lanes.iter_mut().for_each(|lane| lane.rx.stop());
+        let noted = clock::monotonic();
+        let (mut now, mut last) = (noted, noted);
+        while now - noted < DRAIN_NS {
+            let looked = now;
+            let came = self.receive(Some(&bounds)).0 > 0;
+            now = clock::monotonic();
+            if came {
+                last = now;
+            } else if looked - noted >= DRY_NS {
+                // Where packets keep coming rings are empty now and then.
+                return;
+            } else {
+                rest(now - last);
+            }
+        }
     }
 }

@@ -41,7 +41,8 @@ pub(crate) struct Args {
     /// Where to receive
     #[arg(value_name = "PORT")]
     name: PortName,
-    /// Stop after so many packets of a generator (with --drop: of any kind), and what came in the same batch: 1000, 10M
+    /// Stop after so many packets of a generator (with --drop: of any kind), and what came in the same batch, or by other
+    /// queues at the same time: 1000, 10M
     #[arg(long, value_name = "PACKETS", value_parser = crate::values::count)]
     count: Option<u64>,
     /// Count what comes and drop it, as fast as possible, without looking for a generator's packets
