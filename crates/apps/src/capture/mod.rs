@@ -2,7 +2,8 @@
 //!
 //! A worker never waits for the disk. When all memory for records is full, packets are lost, counted, and told of in the
 //! file itself where its format can (pcapng's statistics). Packets of several queues stand in the file in the order in
-//! which blocks of them were full, not sorted by time.
+//! which blocks of them were full, not sorted by time. What the port lost is asked for each second, and at the end: a file
+//! that another one follows says what that was up to a second before.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -121,7 +122,7 @@ impl Capture {
         stop: &Stop,
     ) -> Result<Self, StartError> {
         let queues = port.queues();
-        let lost_by_port = Arc::new(AtomicU64::new(0));
+        let lost_by_port = Arc::new(AtomicU64::new(lost_by_port(&*port)));
         let refused = match plan(&*port, queues, options, arena, &lost_by_port) {
             Ok((tasks, spool)) => {
                 let live = tasks.iter().map(Capturer::live).collect();
@@ -245,6 +246,13 @@ fn interface(name: &PortName) -> String {
 /// Counters of ports that mean packets lost before they reached us: of the kernel's rings, and of NICs.
 const LOST_BY_PORT: &[&str] = &["rx_ring_full", "rx_dropped", "rx_no_buffer_space", "rx_no_descriptor"];
 
+/// Packets that a port has lost, noted for the file's statistics.
+fn note_lost_by_port(port: &dyn Port, noted: &AtomicU64) -> u64 {
+    let lost = lost_by_port(port);
+    noted.store(lost, Ordering::Relaxed);
+    lost
+}
+
 fn lost_by_port(port: &dyn Port) -> u64 {
     let counters = port.counters();
     counters.iter().filter(|counter| LOST_BY_PORT.contains(&counter.name)).map(|counter| counter.value).sum()
@@ -269,8 +277,7 @@ impl App for Capture {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let lost = lost_by_port(&*self.port);
-        self.lost_by_port.store(lost, Ordering::Relaxed);
+        let lost = note_lost_by_port(&*self.port, &self.lost_by_port);
         let figures: Vec<Figures> = self.live.iter().map(Live::read).collect();
         let mut snapshot = events::snapshot(&figures, &self.spool.written(), lost, self.started.elapsed());
         snapshot.tables.extend(crate::session::port_tables([&*self.port]));
@@ -278,6 +285,8 @@ impl App for Capture {
     }
 
     fn gone(&self) -> (Vec<String>, bool) {
+        // Asked for each second, also where nobody is shown anything.
+        note_lost_by_port(&*self.port, &self.lost_by_port);
         gone(&*self.port)
     }
 
@@ -289,8 +298,7 @@ impl App for Capture {
         let (tasks, failures) = self.crew.join();
         let elapsed = self.started.elapsed();
         // Before the last records are handed over: the file ends with these figures.
-        let lost = lost_by_port(&*self.port);
-        self.lost_by_port.store(lost, Ordering::Relaxed);
+        let lost = note_lost_by_port(&*self.port, &self.lost_by_port);
         let figures: Vec<Figures> = tasks.into_iter().map(Capturer::close).collect();
         let is_file = is_file(&*self.port);
         let (mut warnings, mut unmet) = (Vec::new(), reasons(&failures));

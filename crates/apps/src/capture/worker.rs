@@ -67,6 +67,15 @@ impl Figures {
         })
     }
 
+    /// Shows what one worker has done, with its queues.
+    fn show(&self, queues: &[(usize, Box<dyn RxQueue>)], shown: &mut Self) {
+        // There is room for all: nothing is allocated.
+        shown.queues.clear();
+        shown.queues.extend(queues.iter().map(|(number, rx)| (*number, rx.counters())));
+        (shown.received, shown.captured, shown.cut) = (self.received, self.captured, self.cut);
+        (shown.unmatched, shown.lost) = (self.unmatched, self.lost);
+    }
+
     /// Packets that were captured and will never be in the file: it could not be written any more.
     pub(super) fn unwritten(&self, written: &Written) -> u64 {
         if written.failure.is_some() { self.captured.saturating_sub(written.records) } else { 0 }
@@ -135,23 +144,19 @@ impl Capturer {
 
     /// The last figures; closes the queues, and hands over what is left.
     pub(super) fn close(mut self) -> Figures {
-        self.live.replace(|figures| self.show(figures));
+        self.publish_for_certain();
         let ours = self.queues.into_iter().map(|(_, rx)| QueuePair { rx: Some(rx), tx: None });
         close_queues(ours, &mut self.pool);
         self.live.read()
     }
 
     fn publish(&mut self) {
-        self.live.publish(|figures| self.show(figures));
+        self.live.publish(|shown| self.figures.show(&self.queues, shown));
     }
 
-    fn show(&self, figures: &mut Figures) {
-        let own = &self.figures;
-        // There is room for all: nothing is allocated.
-        figures.queues.clear();
-        figures.queues.extend(self.queues.iter().map(|(number, rx)| (*number, rx.counters())));
-        (figures.received, figures.captured, figures.cut) = (own.received, own.captured, own.cut);
-        (figures.unmatched, figures.lost) = (own.unmatched, own.lost);
+    /// The same before records are handed over: the file may end with them, and says then what had come.
+    fn publish_for_certain(&self) {
+        self.live.replace(|shown| self.figures.show(&self.queues, shown));
     }
 
     /// Makes records of the packets of a batch.
@@ -172,7 +177,11 @@ impl Capturer {
                 continue;
             }
             let captured = len.min(orders.snap);
-            if !self.producer.has_room(orders.format.record_len(captured)) {
+            let record_len = orders.format.record_len(captured);
+            if self.producer.hands_over_for(record_len) {
+                self.live.replace(|shown| self.figures.show(&self.queues, shown));
+            }
+            if !self.producer.has_room(record_len) {
                 self.figures.lost += 1;
                 continue;
             }
@@ -211,8 +220,11 @@ impl Capturer {
 
     fn flush_if_due(&mut self, now: u64) {
         let Some(since) = self.waiting_since else { return };
-        if self.waits_for(since, now) == 0 && self.producer.flush() {
-            self.waiting_since = None;
+        if self.waits_for(since, now) == 0 {
+            self.publish_for_certain();
+            if self.producer.flush() {
+                self.waiting_since = None;
+            }
         }
     }
 

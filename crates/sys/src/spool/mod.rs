@@ -181,6 +181,14 @@ impl Producer {
         }
     }
 
+    /// Whether asking for room for a record of `len` bytes hands over what has been put in so far. Whoever tells others of that
+    /// tells them before: the file may end with it.
+    #[inline]
+    pub fn hands_over_for(&self, len: usize) -> bool {
+        let is_full = |block: &Block| block.bytes.capacity() - block.bytes.len() < len;
+        self.current.as_ref().is_some_and(is_full) && !self.free.is_empty()
+    }
+
     /// Appends to a record that there is room for.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
