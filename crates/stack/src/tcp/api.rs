@@ -4,6 +4,10 @@ use bywash_frame::Pool;
 
 use super::congestion::Congestion;
 use super::connection::{Connection, NEVER};
+use super::facts::{
+    ACK_NOW, ANSWERS, AWAITS_MORE, CORK, DIRTY, FIN_WANTED, MORE, NODELAY, RELEASED, SQUEEZED, TOLD_READABLE,
+    WANTS_ROOM,
+};
 use super::seq::Seq;
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, ListenerId, Tcp};
@@ -45,14 +49,14 @@ pub enum TcpError {
 
 impl Tcp {
     pub(super) fn index(&self, id: ConnectionId) -> Result<u32, TcpError> {
-        let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.released);
+        let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.facts.has(RELEASED));
         if known { Ok(id.index) } else { Err(TcpError::Closed) }
     }
 
     /// A connection that the program has, to be worked on.
     #[inline]
     fn connection(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
-        let known = self.connections.get_mut(id.index).filter(|c| c.id == id && !c.released);
+        let known = self.connections.get_mut(id.index).filter(|c| c.id == id && !c.facts.has(RELEASED));
         known.ok_or(TcpError::Closed)
     }
 
@@ -66,7 +70,7 @@ impl Tcp {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
         let written = connection.send.write(&bytes[..room], cx.share, cx.pool);
-        (connection.more, connection.awaits_more) = (false, false);
+        connection.facts.remove(MORE.with(AWAITS_MORE));
         self.queued(id, written < bytes.len());
         Ok(written)
     }
@@ -74,7 +78,7 @@ impl Tcp {
     fn send_part(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
         let written = self.send(id, bytes, cx)?;
         let connection = &mut self.connections[id.index];
-        (connection.more, connection.awaits_more) = (true, true);
+        connection.facts.add(MORE.with(AWAITS_MORE));
         Ok(written)
     }
 
@@ -92,7 +96,7 @@ impl Tcp {
             ended = n < place.len();
             n
         });
-        (connection.more, connection.awaits_more) = (false, false);
+        connection.facts.remove(MORE.with(AWAITS_MORE));
         self.queued(id, !ended);
         Ok(written)
     }
@@ -134,7 +138,7 @@ impl Tcp {
                 break;
             }
         }
-        (connection.more, connection.awaits_more) = (false, false);
+        connection.facts.remove(MORE.with(AWAITS_MORE));
         self.queued(id, written < all);
         Ok(written)
     }
@@ -143,7 +147,7 @@ impl Tcp {
     #[inline]
     fn sender(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
         let connection = self.connection(id)?;
-        if connection.state.gives_data() && !connection.fin_wanted {
+        if connection.state.gives_data() && !connection.facts.has(FIN_WANTED) {
             return Ok(connection);
         }
         Err(if connection.state == State::Closed { TcpError::Closed } else { TcpError::Shutdown })
@@ -152,14 +156,16 @@ impl Tcp {
     /// Bytes were queued, and the program would have more.
     #[inline]
     fn queued(&mut self, id: ConnectionId, more: bool) {
-        self.connections[id.index].wants_room |= more;
+        self.connections[id.index].facts.add_if(WANTS_ROOM, more);
         self.line_up(id.index);
     }
 
     /// One that gives or takes data has not ended: there is nothing else to be settled than its place in line.
     #[inline]
     fn line_up(&mut self, i: u32) {
-        if !std::mem::replace(&mut self.connections[i].dirty, true) {
+        let connection = &mut self.connections[i];
+        if !connection.facts.has(DIRTY) {
+            connection.facts.add(DIRTY);
             self.dirty.push_back(i);
         }
     }
@@ -200,8 +206,8 @@ impl Tcp {
         let connection = &mut self.connections[i];
         if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
-        } else if !connection.fin_wanted {
-            connection.fin_wanted = true;
+        } else if !connection.facts.has(FIN_WANTED) {
+            connection.facts.add(FIN_WANTED);
             connection.step(Cause::Shutdown, cx);
         }
         self.settle(i, cx);
@@ -211,14 +217,14 @@ impl Tcp {
     fn close(&mut self, id: ConnectionId, cx: &mut Context<'_>) -> Result<(), TcpError> {
         let i = self.index(id)?;
         let connection = &mut self.connections[i];
-        connection.released = true;
+        connection.facts.add(RELEASED);
         // RFC 2525, 2.17 and RFC 9293, 3.6.1: what was not read is told to the peer by a reset, also after both FINs.
         if connection.receive.readable() > 0 && connection.state != State::Closed {
             connection.break_off(cx);
         } else if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
-        } else if !connection.fin_wanted {
-            connection.fin_wanted = true;
+        } else if !connection.facts.has(FIN_WANTED) {
+            connection.facts.add(FIN_WANTED);
             connection.step(Cause::Shutdown, cx);
         } else if connection.state == State::FinWait2 {
             connection.linger_at = cx.now + connection.limits.fin_timeout;
@@ -236,7 +242,7 @@ impl Tcp {
 
     fn abort_one(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        connection.released = true;
+        connection.facts.add(RELEASED);
         connection.abort(cx);
         // Its entry may have to wait for its turn, which is far where its port takes nothing.
         connection.forget_received(cx);
@@ -281,9 +287,9 @@ impl Connection {
     #[inline]
     fn has_read(&mut self, n: usize, now: Timestamp) -> bool {
         self.grow_window(n, now);
-        self.told_readable = self.receive.readable() > 0;
-        let tell = self.state.takes_data() && (std::mem::take(&mut self.squeezed) || self.window_opens());
-        self.ack_now |= tell;
+        self.facts.set(TOLD_READABLE, self.receive.readable() > 0);
+        let tell = self.state.takes_data() && (self.facts.take(SQUEEZED) || self.window_opens());
+        self.facts.add_if(ACK_NOW, tell);
         tell
     }
 
@@ -556,8 +562,10 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
         self.change(now, id, pool, |connection, _| {
-            connection.nodelay = nodelay;
-            connection.awaits_more &= !nodelay;
+            connection.facts.set(NODELAY, nodelay);
+            if nodelay {
+                connection.facts.remove(AWAITS_MORE);
+            }
         })
     }
 
@@ -574,8 +582,10 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
         self.change(now, id, pool, |connection, _| {
-            connection.cork = cork;
-            connection.awaits_more &= cork;
+            connection.facts.set(CORK, cork);
+            if !cork {
+                connection.facts.remove(AWAITS_MORE);
+            }
         })
     }
 
@@ -592,10 +602,10 @@ impl Stack {
         pool: &mut Pool,
     ) -> Result<(), TcpError> {
         self.change(now, id, pool, |connection, _| {
-            connection.answers = !quick;
+            connection.facts.set(ANSWERS, !quick);
             if quick {
                 connection.quick = super::arrive::QUICK;
-                connection.ack_now |= connection.unacknowledged > 0;
+                connection.facts.add_if(ACK_NOW, connection.unacknowledged() > 0);
             }
         })
     }

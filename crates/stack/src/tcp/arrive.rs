@@ -10,6 +10,10 @@ use super::busy::HeldBy;
 use super::challenge::may_challenge;
 use super::connection::{Connection, NEVER, clock};
 use super::emit::Bare;
+use super::facts::{
+    ACK_NOW, ANSWERS, AWAITS_MORE, ECHO, ECN, ECT, FIN_SENT, FIN_WANTED, RELEASED, SACK, SQUEEZED, SYN_OUT,
+    TIMESTAMPS,
+};
 use super::listen::{default_mss, offered_segment};
 use super::receive_buffer::{Held, length};
 use super::segment::Segment;
@@ -61,13 +65,15 @@ impl Connection {
     #[inline]
     pub(super) fn note_peer(&mut self, now: Timestamp) {
         self.keepalive_sent = 0;
-        self.awaits_more = false;
+        self.facts.remove(AWAITS_MORE);
         self.last_acknowledged = now;
     }
 
     pub(super) fn arrive_by_steps(&mut self, segment: &Segment, packet: Packet, cx: &mut Context<'_>) {
         // A peer that asks may try again: what it sends then shows how it is.
-        self.squeezed &= segment.payload > 0;
+        if segment.payload == 0 {
+            self.facts.remove(SQUEEZED);
+        }
         let go_on = match self.state {
             State::SynSent => self.syn_sent(segment, cx),
             _ => self.check_headers(segment, cx),
@@ -97,9 +103,9 @@ impl Connection {
             // It has not got ours.
             if segment.opens() && segment.seq == self.irs {
                 if may_challenge(&mut self.challenged, cx) {
-                    self.send_range(self.iss, 1, cx);
-                    self.board.resent(self.iss, self.iss + 1, cx.now);
-                    self.count_copy((self.iss, self.iss + 1), cx);
+                    self.send_range(self.una, 1, cx);
+                    self.board.resent(self.una, self.una + 1, cx.now);
+                    self.count_copy((self.una, self.una + 1), cx);
                 }
                 return Done;
             }
@@ -121,7 +127,7 @@ impl Connection {
     /// seen to be one: who makes up a clock far ahead would shut out the peer.
     fn note_clock(&mut self, segment: &Segment, now: Timestamp) {
         if let Some((value, _)) = segment.options.timestamps
-            && self.timestamps
+            && self.facts.has(TIMESTAMPS)
             && (!Seq(value).before(Seq(self.ts_recent)) || self.is_clock_old(now))
             && !segment.seq.after(self.last_ack_sent)
         {
@@ -132,7 +138,7 @@ impl Connection {
     /// 3.10.7.3, SYN-SENT.
     fn syn_sent(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
         let acks = segment.has(TcpFlags::ACK);
-        if acks && (!segment.ack.after(self.iss) || segment.ack.after(self.nxt)) {
+        if acks && (!segment.ack.after(self.una) || segment.ack.after(self.nxt)) {
             self.reset_sender(segment, cx);
             return Done;
         }
@@ -151,12 +157,13 @@ impl Connection {
         }
         self.irs = segment.seq;
         self.rcv_nxt = segment.seq + 1;
+        self.last_ack_sent = self.rcv_nxt;
         // What our SYN has said that we take.
         self.edge = self.rcv_nxt + self.rcv_limit.min(u16::MAX.into());
         self.take_options(segment, cx.now);
         (self.wnd, self.wl1, self.wl2) = (u32::from(segment.window), segment.seq, segment.ack);
         self.max_wnd = self.wnd;
-        self.ack_now = true;
+        self.facts.add(ACK_NOW);
         if acks {
             self.acknowledge(segment, cx);
             self.begin(cx.now);
@@ -188,26 +195,29 @@ impl Connection {
             }
             _ => (self.wnd_scale, self.rcv_scale) = (0, 0),
         }
-        self.sack = options.sack_permitted && self.limits.sack;
+        self.facts.add_if(SACK, options.sack_permitted && self.limits.sack);
         if let Some((value, _)) = options.timestamps.filter(|_| self.limits.timestamps) {
-            (self.timestamps, self.ts_recent, self.ts_recent_at) = (true, value, now);
+            self.facts.add(TIMESTAMPS);
+            (self.ts_recent, self.ts_recent_at) = (value, now);
         }
         self.peer_mss = options.mss.unwrap_or(default_mss(&self.flow));
         self.set_mss(self.peer_mss);
         // RFC 3168, 6.1.1: the answer has ECE alone; a SYN,ACK with both bits is a reflection.
         let answer = segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::CWR);
-        self.ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
+        let ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
+        self.facts.add_if(ECN, ecn);
         // The answer may be to the first SYN, and the later ones had not asked.
-        self.ect = self.ecn && self.rtt.backoff() == 0;
+        self.facts.add_if(ECT, ecn && self.rtt.backoff() == 0);
     }
 
     /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
     pub(super) fn set_mss(&mut self, mss: u16) {
         // What a peer asks for has a floor, or it would make us work for every byte; IPv4 itself has a lower one.
         let mss = mss.max(88).min(self.path_mss).max(28);
-        let options = if self.timestamps { 12 } else { 0 };
+        let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
         let mss = u32::from(mss) - options;
-        if self.window.congestion == 0 || self.phase == super::connection::Phase::Open && self.una == self.iss
+        if self.window.congestion == 0
+            || self.phase == super::connection::Phase::Open && self.facts.has(SYN_OUT)
         {
             self.window = super::congestion::Window::initial(mss);
         }
@@ -216,7 +226,7 @@ impl Connection {
 
     /// The segment size of now, options included, as [`Connection::set_mss`] takes it.
     pub(super) fn full_mss(&self) -> u16 {
-        let options = if self.timestamps { 12 } else { 0 };
+        let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
         u16::try_from(self.window.mss + options).unwrap_or(u16::MAX)
     }
 
@@ -240,7 +250,7 @@ impl Connection {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
         // The program has an early one.
-        if self.released || early {
+        if self.facts.has(RELEASED) || early {
             return;
         }
         cx.events.push(if self.is_accepted() {
@@ -253,7 +263,7 @@ impl Connection {
     /// First, check the sequence number; before it, that the segment is not of an older lap (RFC 7323, 5.3).
     fn check_sequence(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
         let reset = segment.has(TcpFlags::RST);
-        if self.timestamps && !reset {
+        if self.facts.has(TIMESTAMPS) && !reset {
             // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
             let Some((value, _)) = segment.options.timestamps else {
                 cx.counters.tcp_paws += 1;
@@ -289,7 +299,8 @@ impl Connection {
         if again {
             self.report_duplicate(segment.seq, segment.seq + length(segment.payload), cx);
             // Our acknowledgment was lost, or late.
-            (self.quick, self.answers) = (QUICK, false);
+            self.quick = QUICK;
+            self.facts.remove(ANSWERS);
         }
         self.answer(segment, cx);
         Done
@@ -344,7 +355,7 @@ impl Connection {
             }
             self.step(Cause::Connected, cx);
             // 3.10.4, SYN-RECEIVED: a close that came before is done now.
-            if self.fin_wanted {
+            if self.facts.has(FIN_WANTED) {
                 self.step(Cause::Shutdown, cx);
             }
             (self.wl1, self.wl2) = (segment.seq - 1, segment.ack);
@@ -359,7 +370,7 @@ impl Connection {
         if opens {
             self.begin(cx.now);
         }
-        if self.fin_sent && self.una == self.nxt {
+        if self.facts.has(FIN_SENT) && self.una == self.nxt {
             self.fin_acknowledged(cx);
         }
         if self.state == State::Closed { Done } else { On }
@@ -371,7 +382,7 @@ impl Connection {
         match self.state {
             State::Closed if before == State::LastAck => self.terminate(CloseReason::Done, cx),
             // What else comes there does not make it longer.
-            State::FinWait2 if self.released && before != State::FinWait2 => {
+            State::FinWait2 if self.facts.has(RELEASED) && before != State::FinWait2 => {
                 self.linger_at = cx.now + self.limits.fin_timeout;
             }
             _ => {}
@@ -383,7 +394,9 @@ impl Connection {
         if segment.payload == 0 || !self.state.takes_data() {
             return cx.pool.give_packet(packet);
         }
-        if self.released && (segment.end() - u32::from(segment.has(TcpFlags::FIN))).after(self.rcv_nxt) {
+        if self.facts.has(RELEASED)
+            && (segment.end() - u32::from(segment.has(TcpFlags::FIN))).after(self.rcv_nxt)
+        {
             // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer. What comes again with
             // a FIN was read.
             cx.pool.give_packet(packet);
@@ -404,13 +417,13 @@ impl Connection {
         if seq.before(self.rcv_nxt) {
             let old = (self.rcv_nxt - seq).min(length(len));
             self.report_duplicate(seq, seq + old, cx);
-            self.ack_now = true;
+            self.facts.add(ACK_NOW);
             cx.counters.tcp_duplicates += 1;
             (seq, start, len) = (seq + old, start + old as usize, len - old as usize);
         }
         let room = if self.edge.after(seq) { (self.edge - seq) as usize } else { 0 };
         if len > room {
-            self.ack_now = true;
+            self.facts.add(ACK_NOW);
             cx.counters.tcp_out_of_window += 1;
             len = room;
         }
@@ -427,9 +440,9 @@ impl Connection {
     /// that takes back what it did about a loss waits for the report of each copy.
     #[cold]
     fn report_duplicate(&mut self, from: Seq, to: Seq, cx: &mut Context<'_>) {
-        if self.sack && self.duplicate().is_some() {
+        if self.facts.has(SACK) && self.duplicate().is_some() {
             self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx);
-            self.ack_now = true;
+            self.facts.add(ACK_NOW);
         }
         self.set_duplicate(Some((from, to)));
     }
@@ -441,7 +454,7 @@ impl Connection {
     /// together, who never send what is missing. What comes in order, and what is to be sent, finds frames all the same.
     fn take_early(&mut self, seq: Seq, held: Held, cx: &mut Context<'_>) {
         // RFC 5681, 4.2: at once, for a gap and for what fills one.
-        self.ack_now = true;
+        self.facts.add(ACK_NOW);
         self.mishaps.out_of_order += u32::from(held.segments());
         if self.early_at != self.rcv_nxt {
             (self.early_at, self.early, self.early_acks) = (self.rcv_nxt, 0, 0);
@@ -508,7 +521,8 @@ impl Connection {
         let pause = cx.now.span(self.last_received);
         self.last_received = cx.now;
         if pause > self.rtt.timeout() && self.tally.data_segments_in > 1 {
-            (self.quick, self.answers) = (QUICK, false);
+            self.quick = QUICK;
+            self.facts.remove(ANSWERS);
         }
         // One that was put together of several counts as what they were (SHLD-19).
         let len = segment.payload;
@@ -536,7 +550,7 @@ impl Connection {
             self.largest = size.min(offered_segment(&self.flow, &self.limits, cx.out).into());
         }
         let now = cx.now;
-        match segment.options.timestamps.filter(|_| self.timestamps) {
+        match segment.options.timestamps.filter(|_| self.facts.has(TIMESTAMPS)) {
             Some((_, echo)) => {
                 let offset = self.ts_offset;
                 self.heard.echoed(echo, || clock(now, offset).wrapping_sub(echo));
@@ -567,19 +581,18 @@ impl Connection {
         } else {
             return self.take_less(start, len, packet, cx);
         }
-        self.squeezed = false;
+        self.facts.remove(SQUEEZED);
         self.rcv_nxt = self.rcv_nxt + bytes;
         self.tally.bytes_received += u64::from(bytes);
         if gap {
             self.take_waiting(cx);
-            self.ack_now = true;
+            self.facts.add(ACK_NOW);
         }
         self.tell_readable(cx);
-        self.unacknowledged += bytes;
         // SHLD-19: one acknowledgment for two full segments at least; as with Linux, for a full one and the end of a message, too.
-        let more = self.unacknowledged > self.largest;
-        if more || (self.quick > 0 && !self.answers) {
-            self.ack_now = true;
+        let more = self.unacknowledged() > self.largest;
+        if more || (self.quick > 0 && !self.facts.has(ANSWERS)) {
+            self.facts.add(ACK_NOW);
         } else if self.ack_at == NEVER {
             self.ack_at = cx.now + DELAYED_ACK;
         }
@@ -610,7 +623,7 @@ impl Connection {
         debug_assert!(copied.is_ok(), "they fit in a frame");
         cx.pool.give_packet(packet);
         // It tells that the rest is to come again.
-        self.ack_now = true;
+        self.facts.add(ACK_NOW);
         self.take_next(0, len, first, cx);
     }
 
@@ -630,19 +643,19 @@ impl Connection {
     #[cold]
     fn refuse(&mut self, packet: Packet, cx: &mut Context<'_>) {
         cx.counters.tcp_receive_dropped += 1;
-        (self.squeezed, self.ack_now) = (true, true);
+        self.facts.add(SQUEEZED.with(ACK_NOW));
         cx.pool.give_packet(packet);
     }
 
     /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
     fn take_mark(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         if segment.has(TcpFlags::CWR) {
-            self.echo = false;
+            self.facts.remove(ECHO);
         }
-        if self.ecn && segment.ecn == MARKED {
+        if self.facts.has(ECN) && segment.ecn == MARKED {
             cx.counters.tcp_ecn_marked += 1;
-            self.ack_now |= !self.echo;
-            self.echo = true;
+            self.facts.add_if(ACK_NOW, !self.facts.has(ECHO));
+            self.facts.add(ECHO);
         }
     }
 
@@ -666,15 +679,15 @@ impl Connection {
                 self.receive.note_fin(at);
             }
             if fin {
-                self.ack_now = true;
+                self.facts.add(ACK_NOW);
             }
             return;
         }
         self.rcv_nxt = self.rcv_nxt + 1;
         self.edge = self.edge.max(self.rcv_nxt);
-        self.ack_now = true;
+        self.facts.add(ACK_NOW);
         self.step(Cause::FinReceived, cx);
-        if !self.released {
+        if !self.facts.has(RELEASED) {
             cx.events.push(Event::PeerClosed(self.id));
         }
     }
@@ -696,7 +709,7 @@ impl Connection {
         } else {
             (Seq(0), TcpFlags::RST)
         };
-        let clock = self.timestamps && synchronized;
+        let clock = self.facts.has(TIMESTAMPS) && synchronized;
         let timestamps = clock.then(|| (self.clock(cx.now), self.ts_recent));
         let options = bywash_wire::TcpOptions { timestamps, ..Default::default() };
         Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send_as(&self.limits, cx);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::connection::Connection;
+use super::facts::ACK_NOW;
 use super::segment::Segment;
 use crate::Timestamp;
 use crate::stack::Context;
@@ -25,14 +26,15 @@ pub(super) fn may_challenge(last: &mut Timestamp, cx: &mut Context<'_>) -> bool 
 impl Connection {
     /// Sends a challenge, unless there has just been one.
     pub(super) fn challenge(&mut self, cx: &mut Context<'_>) {
-        self.ack_now |= may_challenge(&mut self.challenged, cx);
+        let may = may_challenge(&mut self.challenged, cx);
+        self.facts.add_if(ACK_NOW, may);
     }
 
     /// Answers a segment that is not acceptable. Two ends that disagree must not answer each other's bare acknowledgments for
     /// ever; what comes again is answered, for our acknowledgment was lost.
     pub(super) fn answer(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         if segment.is_again() {
-            self.ack_now = true;
+            self.facts.add(ACK_NOW);
         } else {
             self.challenge(cx);
         }

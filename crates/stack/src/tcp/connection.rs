@@ -8,13 +8,14 @@ use bywash_frame::prefetch;
 
 use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
+use super::facts::{ACK_NOW, FIN_SENT, Facts, RELEASED, SACK, SYN_OUT, TOLD_READABLE, WANTS_ROOM};
 use super::fast_open::Opening;
 use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
 use super::records::Records;
 use super::rtt::{HeardRtt, Rtt};
 use super::scoreboard::Scoreboard;
-use super::seldom::{Seldom, There};
+use super::seldom::Seldom;
 use super::send_buffer::SendBuffer;
 use super::seq::Seq;
 use super::state::{Cause, State};
@@ -150,14 +151,8 @@ pub(super) struct Connection {
     // With the flow's ports begins the state, and with it what each segment needs.
     pub(super) id: ConnectionId,
     pub(super) state: State,
-    /// The program has let go of it.
-    pub(super) released: bool,
-    pub(super) dirty: bool,
+    pub(super) facts: Facts,
     pub(super) phase: Phase,
-    pub(super) timestamps: bool,
-    pub(super) sack: bool,
-    /// Both understand congestion marks (RFC 3168).
-    pub(super) ecn: bool,
     pub(super) wnd_scale: u8,
 
     // Sequence numbers and windows: RFC 9293, 3.3.1.
@@ -167,8 +162,6 @@ pub(super) struct Connection {
     pub(super) wl1: Seq,
     pub(super) wl2: Seq,
     pub(super) max_wnd: u32,
-    /// Our first number until it is acknowledged, and then the one before the oldest that is not.
-    pub(super) iss: Seq,
     pub(super) rcv_nxt: Seq,
     /// The right edge of the window that the peer was told of.
     pub(super) edge: Seq,
@@ -176,51 +169,19 @@ pub(super) struct Connection {
     pub(super) ts_recent: u32,
     pub(super) ts_offset: u32,
     pub(super) last_ack_sent: Seq,
-    /// Bytes since our last acknowledgment.
-    pub(super) unacknowledged: u32,
     pub(super) duplicates: u32,
     /// Payload of the peer's full segments.
     pub(super) largest: u32,
 
     // What is to be done, and what is not usual.
     pub(super) rcv_scale: u8,
-    pub(super) fin_wanted: bool,
-    pub(super) fin_sent: bool,
-    pub(super) nodelay: bool,
-    pub(super) cork: bool,
-    /// More follows what the program wrote last: it does not end there, and no segment says so.
-    pub(super) more: bool,
-    /// What is less than a full segment waits for that, or for the peer's next acceptable segment.
-    pub(super) awaits_more: bool,
-    pub(super) wants_room: bool,
-    pub(super) told_readable: bool,
-    pub(super) ack_now: bool,
-    /// There was no memory for what came: until there is, the peer is told that the window is shut.
-    pub(super) squeezed: bool,
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
-    pub(super) answers: bool,
-    /// What we send may be marked: no SYN has said otherwise (RFC 3168, 6.1.1).
-    pub(super) ect: bool,
-    /// The congestion window, and nothing else, held back data.
-    pub(super) limited: bool,
-    /// Nothing new goes out before the timer has: the window was one segment, and congestion was marked (RFC 3168, 6.1.2).
-    pub(super) held: bool,
-    /// A mark came in: the peer is told until it says that it has slowed down.
-    pub(super) echo: bool,
-    /// What we send may be urgent, up to `snd_up`.
-    pub(super) urges: bool,
-    /// Records of ours may end among what is not acknowledged: see `records`.
-    pub(super) has_records: bool,
-    /// We have slowed down, and the next new segment says so.
-    pub(super) slowed: bool,
     pub(super) send_timer: SendTimer,
     pub(super) keepalive_sent: u8,
     /// Probes of the peer's window since it shut, and copies of what was out by then.
     pub(super) window_probes: u8,
     pub(super) held_by: HeldBy,
-    /// What there is of `seldom`.
-    pub(super) there: There,
     /// The number after the last segment of ours that was not full.
     pub(super) small_end: Seq,
     /// Where the round trip ends that `used` is of.
@@ -355,6 +316,25 @@ impl Connection {
         (self.quick, self.largest) = (super::arrive::QUICK, super::arrive::SEGMENT);
     }
 
+    /// Our numbers begin: the first one is our SYN's, which is about to go out or has.
+    #[inline]
+    pub(super) fn set_iss(&mut self, iss: Seq) {
+        self.facts.add(SYN_OUT);
+        (self.una, self.nxt) = (iss, iss + 1);
+    }
+
+    /// Whether a number of what is out is our SYN's.
+    #[inline]
+    pub(super) fn is_syn(&self, number: Seq) -> bool {
+        self.facts.has(SYN_OUT) && number == self.una
+    }
+
+    /// Bytes since our last acknowledgment.
+    #[inline]
+    pub(super) fn unacknowledged(&self) -> u32 {
+        self.rcv_nxt - self.last_ack_sent
+    }
+
     /// Asks for what each segment needs: a segment comes soon.
     #[inline]
     pub(super) fn prefetch(&self) {
@@ -365,7 +345,7 @@ impl Connection {
     /// The number of the first byte in the send buffer.
     #[inline]
     pub(super) fn base(&self) -> Seq {
-        if self.una == self.iss { self.iss + 1 } else { self.una }
+        self.una + u32::from(self.facts.has(SYN_OUT))
     }
 
     /// The number after the last byte in the send buffer.
@@ -377,7 +357,7 @@ impl Connection {
     /// Bytes in the network, as far as anyone knows.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
-        let arrived = if self.sack { 0 } else { self.duplicates.saturating_mul(self.window.mss) };
+        let arrived = if self.facts.has(SACK) { 0 } else { self.duplicates.saturating_mul(self.window.mss) };
         self.board.in_flight().saturating_sub(arrived)
     }
 
@@ -395,7 +375,7 @@ impl Connection {
     pub(super) fn bare_seq(&self) -> Seq {
         let end = self.una + self.wnd;
         let beyond = if self.nxt.after(end) { self.nxt - end } else { 0 };
-        if beyond >> self.wnd_scale == 0 || self.una == self.iss { self.nxt } else { end }
+        if beyond >> self.wnd_scale == 0 || self.facts.has(SYN_OUT) { self.nxt } else { end }
     }
 
     /// Our clock, for the peer to echo: milliseconds, from a point nobody knows (RFC 7323, 5.4 and 7.1).
@@ -421,7 +401,9 @@ impl Connection {
     /// Whether both ends have said all, and all but our FIN has arrived. A FIN that waits behind the peer's window, or behind data, is
     /// not said yet, whatever the state is called (RFC 9293, 3.10.4: it is entered when the FIN is sent).
     pub(super) fn has_said_all(&self) -> bool {
-        matches!(self.state, State::Closing | State::LastAck) && self.fin_sent && self.send.len() == 0
+        matches!(self.state, State::Closing | State::LastAck)
+            && self.facts.has(FIN_SENT)
+            && self.send.len() == 0
     }
 
     /// Bytes of the send buffer that the program may fill.
@@ -448,7 +430,7 @@ impl Connection {
     /// Tells a program that wanted to send more that there is room again, once there is enough to be worth it.
     #[inline]
     pub(super) fn tell_writable(&mut self, cx: &mut Context<'_>) {
-        if self.wants_room {
+        if self.facts.has(WANTS_ROOM) {
             self.tell_room(cx);
         }
     }
@@ -456,8 +438,8 @@ impl Connection {
     #[inline(never)]
     fn tell_room(&mut self, cx: &mut Context<'_>) {
         let enough = (self.send.len() / 2).min(self.limits.unsent as usize / 2);
-        if self.send_room() >= enough.max(1) && !self.released {
-            self.wants_room = false;
+        if self.send_room() >= enough.max(1) && !self.facts.has(RELEASED) {
+            self.facts.remove(WANTS_ROOM);
             cx.events.push(Event::Writable(self.id));
         }
     }
@@ -470,8 +452,8 @@ impl Connection {
 
     /// Tells the program that there is something to read, once until it has read everything.
     pub(super) fn tell_readable(&mut self, cx: &mut Context<'_>) {
-        if !self.told_readable && !self.released {
-            self.told_readable = true;
+        if !self.facts.has(TOLD_READABLE.with(RELEASED)) {
+            self.facts.add(TOLD_READABLE);
             cx.events.push(Event::Readable(self.id));
         }
     }
@@ -498,8 +480,8 @@ impl Connection {
         self.forget_early(cx);
         self.board.reset();
         (self.send_at, self.ack_at, self.keepalive_at, self.linger_at) = (NEVER, NEVER, NEVER, NEVER);
-        self.ack_now = false;
-        if !self.released {
+        self.facts.remove(ACK_NOW);
+        if !self.facts.has(RELEASED) {
             cx.events.push(Event::Closed(self.id, reason));
         }
     }

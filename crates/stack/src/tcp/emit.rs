@@ -12,6 +12,9 @@ use bywash_wire::{
 
 use super::Limits;
 use super::connection::Connection;
+use super::facts::{
+    ACK_NOW, ANSWERS, ECHO, ECN, ECT, HAS_RECORDS, MORE, SACK, SLOWED, SQUEEZED, TIMESTAMPS, URGES,
+};
 use super::listen::offered_segment;
 use super::receive_buffer::length;
 use super::send_buffer::SendBuffer;
@@ -131,13 +134,15 @@ impl Connection {
             return false;
         };
         let mut flags = self.mark(seq, len, flags);
-        if self.urges {
+        if self.facts.has(URGES) {
             flags = self.urge(seq, flags);
         }
         // Data beside our SYN is the first there is.
-        let from = if len > 0 && seq != self.iss { seq - self.base() } else { 0 };
+        let from = if len > 0 && !flags.has(TcpFlags::SYN) { seq - self.base() } else { 0 };
         let sent = self.emit_marked(frame, (seq, from, len, flags), cx);
-        self.slowed &= !(sent && flags.has(TcpFlags::CWR));
+        if sent && flags.has(TcpFlags::CWR) {
+            self.facts.remove(SLOWED);
+        }
         sent
     }
 
@@ -177,7 +182,7 @@ impl Connection {
             sum = self.put_urgent(seq, after, sum);
         }
         // RFC 3168, 6.1.1, 6.1.4 and 6.1.5: not on SYNs, acknowledgments and copies.
-        let ect = if self.ect && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
+        let ect = if self.facts.has(ECT) && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let (from, front) = (from as usize, way.transport());
         if length <= FRAME_DATA && len <= self.window.mss {
@@ -250,7 +255,7 @@ impl Connection {
     /// something about them is not common, or frames have run out: then [`Connection::emit`] knows what to do.
     pub(super) fn emit_run(&mut self, count: u32, cx: &mut Context<'_>) -> u32 {
         let found = self.current_way(cx.out).is_some();
-        if !found || self.slowed || self.urges || self.has_records {
+        if !found || self.facts.has(SLOWED.with(URGES).with(HAS_RECORDS)) {
             return 0;
         }
         let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
@@ -261,7 +266,7 @@ impl Connection {
         let length = headers + mss as usize;
         let Some(way) = &self.way else { return 0 };
         let Some(said) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
-        let ect = if self.ect { ECT0 } else { 0 };
+        let ect = if self.facts.has(ECT) { ECT0 } else { 0 };
         way.put(&mut before, self.limits.traffic_class & !3 | ect, said);
         let (front, offload, pseudo) = (way.transport(), way.offloads.checksum, way.pseudo(said));
         let (common, mut from, mut sent) = (pseudo.with(sum), (seq - self.base()) as usize, 0);
@@ -275,7 +280,7 @@ impl Connection {
             header.sequence = at.0.into();
             place += 1;
             let last = place == together || sent + 1 == count;
-            let pushed = if at + mss == end { !self.more } else { last && place > 1 };
+            let pushed = if at + mss == end { !self.facts.has(MORE) } else { last && place > 1 };
             header.flags = if pushed { flags.with(TcpFlags::PSH) } else { flags };
             if last {
                 place = 0;
@@ -305,9 +310,8 @@ impl Connection {
         cx.counters.tcp_sent += u64::from(segments);
         if flags.has(TcpFlags::ACK) {
             self.last_ack_sent = self.rcv_nxt;
-            self.unacknowledged = 0;
             self.quick = self.quick.saturating_sub(u8::try_from(segments).unwrap_or(u8::MAX));
-            self.ack_now = false;
+            self.facts.remove(ACK_NOW);
             self.ack_at = super::connection::NEVER;
         }
         self.tally.segments_out += segments;
@@ -315,7 +319,8 @@ impl Connection {
             self.tally.data_segments_out += segments;
             self.tally.bytes_sent += u64::from(bytes);
             // Data soon after data: an answer. Acknowledgments can wait for the next one to carry them.
-            self.answers |= cx.now.span(self.last_received) < super::arrive::DELAYED_ACK;
+            let soon = cx.now.span(self.last_received) < super::arrive::DELAYED_ACK;
+            self.facts.add_if(ANSWERS, soon);
             self.last_data_sent = cx.now;
         }
     }
@@ -325,7 +330,11 @@ impl Connection {
     fn mark(&self, seq: Seq, len: u32, flags: TcpFlags) -> TcpFlags {
         if flags.has(TcpFlags::SYN) {
             let both = TcpFlags::ECE.with(TcpFlags::CWR);
-            return match (flags.has(TcpFlags::ACK), self.ecn, self.limits.ecn && self.rtt.backoff() == 0) {
+            return match (
+                flags.has(TcpFlags::ACK),
+                self.facts.has(ECN),
+                self.limits.ecn && self.rtt.backoff() == 0,
+            ) {
                 (true, true, _) => flags.with(TcpFlags::ECE),
                 // 6.1.1.1: a SYN that got lost may have been dropped for its bits.
                 (false, _, true) => flags.with(both),
@@ -333,10 +342,10 @@ impl Connection {
             };
         }
         let mut flags = flags;
-        if self.echo {
+        if self.facts.has(ECHO) {
             flags = flags.with(TcpFlags::ECE);
         }
-        if self.slowed && len > 0 && !seq.before(self.nxt) {
+        if self.facts.has(SLOWED) && len > 0 && !seq.before(self.nxt) {
             flags = flags.with(TcpFlags::CWR);
         }
         flags
@@ -370,12 +379,12 @@ impl Connection {
         cx: &Context<'_>,
     ) -> (u8, Sum) {
         let syn = flags.has(TcpFlags::SYN);
-        let blocks = self.sack
+        let blocks = self.facts.has(SACK)
             && (self.receive.has_gap() || self.duplicate().is_some())
             && (len == 0 || len + MOST_BLOCKS <= self.window.mss);
         let (_, to) = to.split_at_mut(TCP_HEADER);
         if !syn && !blocks {
-            let stamps = if self.timestamps { to.first_chunk_mut::<STAMPS>() } else { None };
+            let stamps = if self.facts.has(TIMESTAMPS) { to.first_chunk_mut::<STAMPS>() } else { None };
             let Some(stamps) = stamps else { return (0, Sum::new()) };
             #[expect(clippy::cast_possible_truncation, reason = "12")]
             return (STAMPS as u8, put_stamps(stamps, (self.clock(cx.now), self.ts_recent), Sum::new()));
@@ -401,14 +410,14 @@ impl Connection {
             if self.opening.is_some() {
                 self.add_opening(&mut options);
             }
-            options.sack_permitted = self.sack || (asks && self.limits.sack);
+            options.sack_permitted = self.facts.has(SACK) || (asks && self.limits.sack);
         } else {
             // Beside a full segment's payload there is no room: `output` sends them by themselves.
             let blocks = self.duplicate().into_iter().chain(self.receive.blocks());
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
             self.set_duplicate(None);
         }
-        if self.timestamps || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
+        if self.facts.has(TIMESTAMPS) || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
             options.timestamps = Some((self.clock(cx.now), self.ts_recent));
         }
         options
@@ -418,7 +427,7 @@ impl Connection {
     /// a segment (RFC 9293, 3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn advertise(&mut self, syn: bool) -> u16 {
-        if self.squeezed {
+        if self.facts.has(SQUEEZED) {
             return 0;
         }
         let free = self.rcv_limit.saturating_sub(length(self.receive.readable()));

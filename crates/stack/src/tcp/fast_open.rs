@@ -140,7 +140,7 @@ impl Connection {
         // Our SYN is out, too, and counts in neither window.
         self.window.congestion += 1;
         self.wnd = u32::from(segment.window) + 1;
-        (self.wl1, self.wl2, self.max_wnd) = (segment.seq, self.iss, self.wnd);
+        (self.wl1, self.wl2, self.max_wnd) = (segment.seq, self.una, self.wnd);
         cx.events.push(Event::Accepted { listener, connection: self.id });
         let first = self.rcv_nxt;
         if segment.payload == 0 {
@@ -149,7 +149,7 @@ impl Connection {
             self.take_payload(segment, packet, cx);
         }
         self.syn_data = self.rcv_nxt != first;
-        self.send_range(self.iss, 1, cx);
+        self.send_range(self.una, 1, cx);
     }
 
     /// RFC 7413, 4.2.2, "Client: Sending a SYN": with a cookie it has data, of at most the size that the server asked for last and the
@@ -176,7 +176,7 @@ impl Connection {
             self.board.push(self.nxt, end, cx.now, self.window.mss);
             self.nxt = end;
         }
-        self.emit(self.iss, data, TcpFlags::SYN, cx);
+        self.emit(self.una, data, TcpFlags::SYN, cx);
         data as usize
     }
 

@@ -6,6 +6,7 @@ use bywash_wire::TCP_HEADER;
 
 use super::State;
 use super::connection::{Connection, Phase};
+use super::facts::{ECN, SACK, TIMESTAMPS};
 use super::listen::offered_segment;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
@@ -294,9 +295,9 @@ impl TcpInfo {
             total_rto: c.timeouts.count,
             total_rto_recoveries: c.timeouts.recoveries,
             total_rto_time: c.timeouts.time(now).duration(),
-            timestamps: c.timestamps,
-            sack: c.sack,
-            ecn: c.ecn,
+            timestamps: c.facts.has(TIMESTAMPS),
+            sack: c.facts.has(SACK),
+            ecn: c.facts.has(ECN),
             syn_data: c.syn_data,
             fast_open_failed: c.fast_open_failed,
             wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),

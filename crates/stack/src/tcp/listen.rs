@@ -7,6 +7,7 @@ use bywash_wire::{FastOpen, TCP_HEADER, TcpFlags, TcpOptions};
 
 use super::connection::Connection;
 use super::emit::Bare;
+use super::facts::{ECN, ECT, SACK, TIMESTAMPS};
 use super::receive_buffer::length;
 use super::segment::Segment;
 use super::seq::Seq;
@@ -215,7 +216,7 @@ impl HalfOpen {
         connection.reset(self.flow, self.hash, limits, cx.now);
         connection.listener = self.listener;
         connection.state = connection.state.after(Cause::Asked);
-        (connection.iss, connection.una, connection.nxt) = (self.iss, self.iss, self.iss + 1);
+        connection.set_iss(self.iss);
         (connection.irs, connection.rcv_nxt) = (self.irs, self.irs + 1);
         connection.edge = connection.rcv_nxt + first_window(limits);
         connection.last_ack_sent = connection.rcv_nxt;
@@ -223,10 +224,12 @@ impl HalfOpen {
         connection.path_mss = largest_segment(&self.flow, limits, cx);
         connection.scaled = self.scale != NO_SCALE;
         (connection.wnd_scale, connection.rcv_scale) = self.scales().unwrap_or((0, 0));
-        connection.sack = self.sack;
-        (connection.ecn, connection.ect) = (self.ecn != Marks::Unknown, self.ecn == Marks::Asked);
+        connection.facts.add_if(SACK, self.sack);
+        connection.facts.add_if(ECN, self.ecn != Marks::Unknown);
+        connection.facts.add_if(ECT, self.ecn == Marks::Asked);
         if let Some(stamp) = self.stamp {
-            (connection.timestamps, connection.ts_recent, connection.ts_recent_at) = (true, stamp, cx.now);
+            connection.facts.add(TIMESTAMPS);
+            (connection.ts_recent, connection.ts_recent_at) = (stamp, cx.now);
         }
         connection.peer_mss = self.mss;
         connection.set_mss(self.mss);

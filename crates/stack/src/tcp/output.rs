@@ -4,6 +4,10 @@ use bywash_wire::TcpFlags;
 
 use super::busy::HeldBy;
 use super::connection::{Connection, NEVER, Phase};
+use super::facts::{
+    ACK_NOW, AWAITS_MORE, CORK, FIN_SENT, FIN_WANTED, HELD, LIMITED, MORE, NO_MESSAGE, NODELAY, RELEASED,
+    SACK, SLOWED, SQUEEZED, SYN_OUT, URGES, WANTS_ROOM,
+};
 use super::receive_buffer::length;
 use super::seq::Seq;
 use super::state::State;
@@ -24,11 +28,11 @@ impl Connection {
             return false;
         }
         let (mut turn, before) = (TURN, self.nxt);
-        if self.ack_now && self.state.is_synchronized() && (self.early > 0 || self.has_blocks()) {
+        if self.facts.has(ACK_NOW) && self.state.is_synchronized() && (self.early > 0 || self.has_blocks()) {
             self.answer_early(cx);
         }
         let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
-        if self.ack_now && self.state.is_synchronized() {
+        if self.facts.has(ACK_NOW) && self.state.is_synchronized() {
             more |= !self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
@@ -36,7 +40,11 @@ impl Connection {
             self.tell_writable(cx);
         }
         // There was no frame for the program's first byte: no acknowledgment will come that makes it try again.
-        if self.wants_room && self.send.len() == 0 && self.send_room() > 0 && !self.released {
+        if self.facts.has(WANTS_ROOM)
+            && self.send.len() == 0
+            && self.send_room() > 0
+            && !self.facts.has(RELEASED)
+        {
             if cx.pool.at_hand(1) > 0 {
                 self.tell_writable(cx);
             } else {
@@ -44,8 +52,8 @@ impl Connection {
             }
         }
         self.note_busy(cx.now);
-        if self.squeezed && self.ack_at == NEVER {
-            self.ack_at = cx.now + super::timers::SQUEEZED;
+        if self.facts.has(SQUEEZED) && self.ack_at == NEVER {
+            self.ack_at = cx.now + super::timers::LOOK_AGAIN;
         }
         self.arm(cx.now);
         more
@@ -63,7 +71,7 @@ impl Connection {
     fn answer_early(&mut self, cx: &mut Context<'_>) {
         let early = std::mem::take(&mut self.early);
         let mut due = if self.early_at == self.rcv_nxt { early } else { 0 };
-        if self.sack {
+        if self.facts.has(SACK) {
             due = due.min(COUNTED.saturating_sub(self.early_acks));
         }
         self.early_acks = self.early_acks.saturating_add(due);
@@ -85,21 +93,12 @@ impl Connection {
         let len = self.send.len();
         self.state.has_opened()
             && self.board.is_empty()
-            && (len > 0 || self.fin_wanted)
+            && (len > 0 || self.facts.has(FIN_WANTED))
             && len <= self.window.mss as usize
             // A FIN takes a place in the peer's window, too.
-            && length(len) + u32::from(self.fin_wanted) <= self.usable().min(self.window.congestion)
-            && !(self.fin_sent
-                | self.held
-                | self.squeezed
-                | self.cork
-                | self.more
-                | self.urges
-                | self.has_records
-                | self.wants_room
-                | self.echo
-                | self.slowed)
-            && !(self.ack_now && (self.early > 0 || self.has_blocks()))
+            && length(len) + u32::from(self.facts.has(FIN_WANTED)) <= self.usable().min(self.window.congestion)
+            && !self.facts.has(NO_MESSAGE)
+            && !(self.facts.has(ACK_NOW) && (self.early > 0 || self.has_blocks()))
             && self.held_by == HeldBy::Nothing
             && self.phase == Phase::Open
             && self.send_at == NEVER
@@ -112,7 +111,7 @@ impl Connection {
     #[inline]
     fn send_one(&mut self, cx: &mut Context<'_>) -> bool {
         const MESSAGE: TcpFlags = TcpFlags::ACK.with(TcpFlags::PSH);
-        let (len, fin) = (length(self.send.len()), self.fin_wanted);
+        let (len, fin) = (length(self.send.len()), self.facts.has(FIN_WANTED));
         let sent = if fin {
             let flags = if len > 0 { MESSAGE } else { TcpFlags::ACK };
             self.emit(self.nxt, len, flags.with(TcpFlags::FIN), cx)
@@ -127,7 +126,9 @@ impl Connection {
         if len < self.window.mss {
             self.small_end = end;
         }
-        (self.nxt, self.fin_sent, self.limited) = (end, fin, false);
+        self.nxt = end;
+        self.facts.set(FIN_SENT, fin);
+        self.facts.remove(LIMITED);
         self.stalled = self.stalled.min(cx.now);
         self.set_timer(cx.now);
         true
@@ -138,7 +139,7 @@ impl Connection {
         cx.counters.tcp_retransmitted += 1;
         self.mishaps.resent += 1;
         let end = end.min(self.data_end());
-        if start != self.iss && end.after(start) {
+        if !self.is_syn(start) && end.after(start) {
             self.mishaps.bytes_resent += u64::from(end - start);
         }
     }
@@ -150,7 +151,7 @@ impl Connection {
     }
 
     fn has_blocks(&self) -> bool {
-        self.sack
+        self.facts.has(SACK)
             && self.state != State::SynReceived
             && (self.receive.has_gap() || self.duplicate().is_some())
     }
@@ -180,7 +181,7 @@ impl Connection {
                 end = end.min(start + left);
             }
             // A peer without our SYN takes nothing else.
-            if start != self.iss && self.una == self.iss {
+            if self.facts.has(SYN_OUT) && !self.is_syn(start) {
                 break;
             }
             let pipe = self.pipe();
@@ -200,19 +201,19 @@ impl Connection {
 
     /// Sends a range of sequence numbers again, whatever is in it: a SYN, bytes, a FIN.
     pub(super) fn send_range(&mut self, start: Seq, len: u32, cx: &mut Context<'_>) -> bool {
-        if start == self.iss {
+        if self.is_syn(start) {
             let flags =
                 if self.state == State::SynSent { TcpFlags::SYN } else { TcpFlags::SYN.with(TcpFlags::ACK) };
             return self.emit(start, 0, flags, cx);
         }
         let end = start + len;
-        let fin = self.fin_sent && end.after(self.data_end());
+        let fin = self.facts.has(FIN_SENT) && end.after(self.data_end());
         let bytes = len - u32::from(fin);
         let mut flags = TcpFlags::ACK;
         if fin {
             flags = flags.with(TcpFlags::FIN);
         }
-        let last = !(start + bytes).before(self.data_end()) && !self.more;
+        let last = !(start + bytes).before(self.data_end()) && !self.facts.has(MORE);
         if bytes > 0 && (last || self.ends_record(start + bytes)) {
             flags = flags.with(TcpFlags::PSH);
         }
@@ -222,8 +223,8 @@ impl Connection {
     /// Sends new data, as far as both windows and the rules against small segments go; `false` when its turn is over
     /// before.
     fn send_new(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
-        self.limited = false;
-        if self.fin_sent || !self.speaks() {
+        self.facts.remove(LIMITED);
+        if self.facts.has(FIN_SENT) || !self.speaks() {
             return true;
         }
         // RFC 5681, 4.1: after a pause nobody knows what the path takes. Acknowledgments say nothing of it.
@@ -247,10 +248,10 @@ impl Connection {
                 self.note_new(self.nxt + sent * len, cx.now);
                 continue;
             }
-            let fin = self.fin_wanted && self.nxt + len == self.data_end() && len < self.usable();
+            let fin = self.facts.has(FIN_WANTED) && self.nxt + len == self.data_end() && len < self.usable();
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
-            let pushed = (last && !self.more) || self.ends_record(self.nxt + len);
+            let pushed = (last && !self.facts.has(MORE)) || self.ends_record(self.nxt + len);
             if (pushed && len > 0) || len > self.window.mss {
                 flags = flags.with(TcpFlags::PSH);
             }
@@ -260,7 +261,7 @@ impl Connection {
             if !self.may_send(turn, cx) || !self.emit(self.nxt, len, flags, cx) {
                 return false;
             }
-            self.fin_sent |= fin;
+            self.facts.add_if(FIN_SENT, fin);
             self.note_new(self.nxt + len + u32::from(fin), cx.now);
             if last {
                 break;
@@ -291,7 +292,7 @@ impl Connection {
         }
         let room = self.window.congestion.saturating_sub(self.pipe());
         // A FIN goes with the last one, which is not of the run.
-        let available = available.saturating_sub(u32::from(self.fin_wanted));
+        let available = available.saturating_sub(u32::from(self.facts.has(FIN_WANTED)));
         available.min(self.usable()).min(room) / mss
     }
 
@@ -302,15 +303,15 @@ impl Connection {
         let queued = self.data_end() - self.nxt;
         let available = self.record_left(self.nxt).unwrap_or(queued);
         if available == 0 {
-            return (self.fin_wanted && self.usable() > 0).then_some(0);
+            return (self.facts.has(FIN_WANTED) && self.usable() > 0).then_some(0);
         }
-        if self.held {
+        if self.facts.has(HELD) {
             return None;
         }
         let room = self.window.congestion.saturating_sub(self.pipe());
         let usable = self.usable();
         if room < available.min(mss) {
-            self.limited = true;
+            self.facts.add(LIMITED);
             // Something is in flight, and will open the window; if not, one segment goes.
             if self.pipe() > 0 {
                 return None;
@@ -318,9 +319,9 @@ impl Connection {
         }
         let len = available.min(usable).min(room.max(mss));
         if len >= mss {
-            self.limited |= room < available && room < usable;
+            self.facts.add_if(LIMITED, room < available && room < usable);
             // CWR is on one segment (RFC 3168, 6.1.2). Ports that cut are not all known to keep it off the pieces behind the first.
-            let alone = self.urges || self.slowed;
+            let alone = self.facts.has(URGES.with(SLOWED));
             return Some(if len > mss && self.is_cut_by_port() && !alone {
                 (len / mss).min(self.together()) * mss
             } else {
@@ -331,19 +332,19 @@ impl Connection {
         // before or Nagle is off; or half of the largest window; else the persist timer will send it. Of what went before only
         // small segments count, as in Linux (Minshall's variant): else the end of each write would wait for an acknowledgment that
         // the peer delays, for it waits for more.
-        let urgent = self.urges && self.nxt.before(self.snd_up);
+        let urgent = self.facts.has(URGES) && self.nxt.before(self.snd_up);
         // Nothing will ever be added to the last segment of a record that others are behind.
-        let at_once = self.fin_wanted || urgent || available < queued;
-        let all = len == available && (self.nodelay || at_once || !self.has_small_out());
+        let at_once = self.facts.has(FIN_WANTED) || urgent || available < queued;
+        let all = len == available && (self.facts.has(NODELAY) || at_once || !self.has_small_out());
         let half = len >= self.max_wnd / 2;
         // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
-        let held = (self.cork || self.awaits_more) && !at_once;
+        let held = self.facts.has(CORK.with(AWAITS_MORE)) && !at_once;
         (len > 0 && !held && (all || half)).then_some(len)
     }
 
     /// Whether a FIN is to go out that has not.
     pub(super) fn owes_fin(&self) -> bool {
-        self.fin_wanted && !self.fin_sent
+        self.facts.has(FIN_WANTED) && !self.facts.has(FIN_SENT)
     }
 
     /// Whether a segment that was not full is not acknowledged yet.
@@ -357,7 +358,7 @@ impl Connection {
 
     /// Bytes that wait and have not been sent.
     pub(super) fn unsent(&self) -> u32 {
-        if self.fin_sent || self.state == State::SynSent {
+        if self.facts.has(FIN_SENT) || self.state == State::SynSent {
             return 0;
         }
         (self.base() + length(self.send.len())) - self.nxt.max(self.base())

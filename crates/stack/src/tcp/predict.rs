@@ -11,6 +11,7 @@ use bywash_wire::TcpFlags;
 use bywash_wire::checksum::Sum;
 
 use super::connection::{Connection, NEVER, Phase};
+use super::facts::{AWAITS_WORD, ECN, Facts, NOT_PREDICTED, TIMESTAMPS};
 use super::header;
 use super::receive_buffer::length;
 use super::scoreboard::Delivered;
@@ -72,8 +73,8 @@ impl Connection {
             return false;
         }
         let stamps = match segment.options.timestamps {
-            Some((value, _)) => self.timestamps && !Seq(value).before(Seq(self.ts_recent)),
-            None => !self.timestamps,
+            Some((value, _)) => self.facts.has(TIMESTAMPS) && !Seq(value).before(Seq(self.ts_recent)),
+            None => !self.facts.has(TIMESTAMPS),
         };
         self.state == State::Established
             && segment.flags.without(TcpFlags::PSH.with(TcpFlags::FIN)) == TcpFlags::ACK
@@ -81,21 +82,19 @@ impl Connection {
             && length(segment.payload) <= self.edge - self.rcv_nxt
             && stamps
             && (segment.ack == self.una && self.board.is_empty() || segment.ack.after(self.una))
-            && self.acknowledges_as_usual(segment)
-            && self.fin_at().is_none()
+            && self.acknowledges_as_usual(segment, NOT_PREDICTED)
             && !self.receive.has_gap()
-            && !(self.released || self.squeezed)
-            && !(self.ecn && segment.ecn == crate::ip::MARKED)
+            && !(self.facts.has(ECN) && segment.ecn == crate::ip::MARKED)
     }
 
-    /// Whether an acknowledgment says nothing of losses, and none was seen that still matters.
+    /// Whether an acknowledgment says nothing of losses, none was seen that still matters, and nothing is `unusual`.
     #[inline]
-    fn acknowledges_as_usual(&self, segment: &Segment) -> bool {
+    fn acknowledges_as_usual(&self, segment: &Segment, unusual: Facts) -> bool {
         !segment.ack.after(self.nxt)
             && !self.board.is_disturbed()
             && segment.options.sack.is_empty()
             && self.phase == Phase::Open
-            && !self.awaits_word()
+            && !self.facts.has(unusual)
             && self.duplicates == 0
     }
 
@@ -106,7 +105,9 @@ impl Connection {
         if by_steps() {
             return false;
         }
-        segment.ack.after(self.una) && !segment.has(TcpFlags::ECE) && self.acknowledges_as_usual(segment)
+        segment.ack.after(self.una)
+            && !segment.has(TcpFlags::ECE)
+            && self.acknowledges_as_usual(segment, AWAITS_WORD)
     }
 
     /// Takes such a segment.

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use bywash_frame::Pool;
 
 use super::connection::Connection;
+use super::facts::HAS_RECORDS;
 use super::seq::Seq;
 use super::{ConnectionId, Tcp, TcpError};
 use crate::stack::Context;
@@ -22,13 +23,13 @@ impl Connection {
     fn end_record(&mut self) {
         let end = self.data_end();
         self.records.get_or_insert_default().0.push_back(end);
-        self.has_records = true;
+        self.facts.add(HAS_RECORDS);
     }
 
     /// Bytes from `seq` on up to the end of its record, if one ends behind it.
     #[inline]
     pub(super) fn record_left(&mut self, seq: Seq) -> Option<u32> {
-        if self.has_records { self.find_record(seq) } else { None }
+        if self.facts.has(HAS_RECORDS) { self.find_record(seq) } else { None }
     }
 
     #[cold]
@@ -36,7 +37,7 @@ impl Connection {
         let una = self.una;
         let Records(ends) = &mut **self.records.as_mut()?;
         while ends.pop_front_if(|end| !end.after(una)).is_some() {}
-        self.has_records = !ends.is_empty();
+        self.facts.set(HAS_RECORDS, !ends.is_empty());
         let next = ends.partition_point(|end| !end.after(seq));
         ends.get(next).map(|end| *end - seq)
     }

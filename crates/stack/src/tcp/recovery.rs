@@ -4,6 +4,7 @@ use bywash_wire::TcpFlags;
 
 use super::congestion::{Arrival, Window};
 use super::connection::{Connection, NEVER, Phase, Probe};
+use super::facts::{ECN, FIN_SENT, HELD, LIMITED, RELEASED, SACK, SLOWED, SYN_OUT, TIMESTAMPS};
 use super::listen::{largest_segment, mss_of};
 use super::scoreboard::{Cut, DUPLICATES, Delivered};
 use super::segment::Segment;
@@ -52,7 +53,7 @@ impl Connection {
             && !window_changed
             && !segment.has(TcpFlags::FIN)
             && !self.board.is_empty();
-        let third = duplicate && !self.sack && self.count_duplicate();
+        let third = duplicate && !self.facts.has(SACK) && self.count_duplicate();
         if self.board.is_empty() || self.wnd == 0 {
             self.note_patience();
         }
@@ -62,7 +63,7 @@ impl Connection {
         self.take_back(segment, reported, (delivered.bytes, delivered.echoed), cx);
         // RFC 9937, 6.2: DeliveredData, without SACK as far as duplicates tell.
         let due = self.phase != Phase::Recovery || self.prr_delivered < self.prr_flight;
-        let arrived = if duplicate && !self.sack && due {
+        let arrived = if duplicate && !self.facts.has(SACK) && due {
             self.window.mss
         } else {
             delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss))
@@ -73,7 +74,7 @@ impl Connection {
         }
         self.find_losses(advanced, delivered.bytes, arrived, cx);
         // RFC 3168, 6.1.2
-        let marked = self.ecn && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
+        let marked = self.facts.has(ECN) && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
         if marked {
             self.delivered_marked += self.tally.delivered - delivered_before;
         } else if advanced {
@@ -95,7 +96,7 @@ impl Connection {
     #[inline]
     fn note_patience(&mut self) {
         let waits = self.send.len() > 0 || self.owes_fin() || !self.board.is_empty();
-        if !(self.released && self.wnd == 0 && waits) {
+        if !(self.facts.has(RELEASED) && self.wnd == 0 && waits) {
             self.stalled = NEVER;
         }
     }
@@ -130,7 +131,7 @@ impl Connection {
         }
         // RFC 9438, 5.8 and RFC 7661, 4.3: a window that was not needed says nothing about the path.
         let starts = self.window.congestion < self.window.threshold && self.uses_most(before);
-        let full = self.limited || starts;
+        let full = self.facts.has(LIMITED) || starts;
         if full {
             let arrival = Arrival {
                 bytes: delivered.bytes,
@@ -183,13 +184,13 @@ impl Connection {
 
     /// How what is out was cut.
     pub(super) fn cut(&self) -> Cut {
-        Cut { mss: self.window.mss, fin: self.fin_sent.then_some(self.nxt) }
+        Cut { mss: self.window.mss, fin: self.facts.has(FIN_SENT).then_some(self.nxt) }
     }
 
     /// Whether all that is out, so many bytes, is one segment: a full one may have our FIN, too.
     #[inline]
     pub(super) fn is_one(&self, out: u32) -> bool {
-        out <= self.window.mss || (self.fin_sent && out == self.window.mss + 1)
+        out <= self.window.mss || (self.facts.has(FIN_SENT) && out == self.window.mss + 1)
     }
 
     /// What the peer has out of order (RFC 2018), and what it reports to have come twice (RFC 2883, 4).
@@ -200,7 +201,7 @@ impl Connection {
         cx: &mut Context<'_>,
         delivered: &mut Delivered,
     ) -> Option<(Seq, Seq)> {
-        if !self.sack || segment.options.sack.is_empty() {
+        if !self.facts.has(SACK) || segment.options.sack.is_empty() {
             return None;
         }
         let mut blocks = segment.options.sack.iter().map(|(start, end)| (Seq(*start), Seq(*end)));
@@ -231,8 +232,8 @@ impl Connection {
         let base = self.base();
         let bytes = if ack.after(base) { ack - base } else { 0 };
         self.tally.bytes_acked += (bytes as usize).min(self.send.len()) as u64;
-        // What has been acknowledged is no SYN when its number comes round again.
-        (self.una, self.iss) = (ack, ack - 1);
+        self.una = ack;
+        self.facts.remove(SYN_OUT);
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.share, cx.pool);
         if self.stalled != NEVER {
@@ -240,7 +241,7 @@ impl Connection {
         }
         self.stalled = if self.board.is_empty() { NEVER } else { cx.now };
         let mut counted = 0;
-        if !self.sack {
+        if !self.facts.has(SACK) {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
             counted = self.duplicates.min((bytes / self.window.mss.max(1)).saturating_sub(1));
             self.duplicates = if self.phase == Phase::Recovery { self.duplicates - counted } else { 0 };
@@ -259,7 +260,7 @@ impl Connection {
 
     /// The millisecond in which that was sent whose clock a segment echoes.
     fn echoed(&self, segment: &Segment, now: Timestamp) -> Option<u64> {
-        let (_, echo) = segment.options.timestamps.filter(|_| self.timestamps)?;
+        let (_, echo) = segment.options.timestamps.filter(|_| self.facts.has(TIMESTAMPS))?;
         let age = self.clock(now).wrapping_sub(echo);
         (age < 1 << 30).then(|| now.as_millis().saturating_sub(age.into()))
     }
@@ -277,7 +278,7 @@ impl Connection {
             self.rtt.sample(rtt, cx.now, (self.una, self.nxt));
         } else if advanced
             && delivered.bytes > 0
-            && self.timestamps
+            && self.facts.has(TIMESTAMPS)
             && let Some((_, echo)) = segment.options.timestamps
         {
             let millis = self.clock(cx.now).wrapping_sub(echo);
@@ -319,18 +320,18 @@ impl Connection {
         if self.slowed_at().is_some_and(|at| self.una.after(at)) {
             self.set_slowed_at(None);
         }
-        let marked = self.ecn && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
+        let marked = self.facts.has(ECN) && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
         if marked && self.slowed_at().is_none() && una != self.nxt {
             cx.counters.tcp_ecn_slowed += 1;
             // A recovery has reduced what was out when it began.
             self.set_slowed_at(Some(if self.phase == Phase::Open { self.nxt } else { self.recover }));
-            self.slowed = true;
+            self.facts.add(SLOWED);
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
             self.undo = None;
             if self.phase == Phase::Open {
                 // A window of one segment can't shrink: the next waits until the timer goes off.
                 if self.window.congestion <= self.window.mss {
-                    self.held = true;
+                    self.facts.add(HELD);
                     self.restart_timer();
                 }
                 // RFC 9438, 4.6: after a mark one segment is left, and after a loss two.
@@ -345,7 +346,7 @@ impl Connection {
             self.recovered(cx.now);
         }
         let lost = self.board.lost();
-        if self.sack {
+        if self.facts.has(SACK) {
             self.detect(cx);
         } else if self.phase == Phase::Recovery && advanced {
             // RFC 6582, 3.2: a partial acknowledgment: what is the first now is missing.
@@ -358,7 +359,11 @@ impl Connection {
         }
         if self.phase == Phase::Recovery && arrived > 0 {
             // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
-            self.reduce_in_proportion(arrived, advanced && !self.sack, advanced && self.board.lost() <= lost);
+            self.reduce_in_proportion(
+                arrived,
+                advanced && !self.facts.has(SACK),
+                advanced && self.board.lost() <= lost,
+            );
         }
     }
 
@@ -436,7 +441,7 @@ impl Connection {
     /// Sets the threshold after congestion that met `flight` bytes, and returns what is left of them. Who marks packets is told of
     /// every reduction (RFC 3168, 6.1.2).
     fn reduce_from(&mut self, flight: u32) -> u32 {
-        self.slowed |= self.ecn;
+        self.facts.add_if(SLOWED, self.facts.has(ECN));
         self.undo = None;
         // RFC 5681, 3.2 (2): what went out beyond the window while the loss was not yet sure (limited transmit) does not count.
         let flight = if self.phase == Phase::Open { flight.min(self.window.congestion) } else { flight };
@@ -475,7 +480,7 @@ impl Connection {
     pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) -> bool {
         let least = crate::path_mtu::least(self.flow.remote);
         let mss = mss_of(mtu.max(least).into(), self.flow.remote);
-        let options = if self.timestamps { 12 } else { 0 };
+        let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
         self.path_mss = self.path_mss.min(mss);
         let shorter = u32::from(mss) - options < self.window.mss;
         if shorter {
@@ -485,7 +490,7 @@ impl Connection {
             if self.board.lost() > lost {
                 (self.narrowed, self.narrowed_end) = (true, self.nxt);
             }
-            if self.una == self.iss {
+            if self.facts.has(SYN_OUT) {
                 self.narrow_opening(now);
             }
         }

@@ -9,6 +9,7 @@ use bywash_wire::{TcpFlags, TcpOptions};
 use super::challenge::may_challenge;
 use super::connection::Connection;
 use super::emit::Bare;
+use super::facts::TIMESTAMPS;
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::slab::Slab;
@@ -59,7 +60,7 @@ impl TimeWait {
             nxt: connection.nxt,
             rcv_nxt: connection.rcv_nxt,
             window: u16::try_from(window >> connection.rcv_scale).unwrap_or(u16::MAX),
-            stamp: connection.timestamps.then_some(connection.ts_recent),
+            stamp: connection.facts.has(TIMESTAMPS).then_some(connection.ts_recent),
             ts_offset: connection.ts_offset,
             before: NOBODY,
             behind: NOBODY,

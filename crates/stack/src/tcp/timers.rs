@@ -7,6 +7,7 @@ use bywash_wire::TcpFlags;
 
 use super::CloseReason;
 use super::connection::{Connection, NEVER, Phase, Probe, SendTimer};
+use super::facts::{ACK_NOW, HELD, SACK, SQUEEZED, SYN_OUT};
 use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
@@ -20,7 +21,7 @@ const UNMEASURED: Span = Span::of(Duration::from_secs(1));
 /// RFC 9293, 3.8.6.2.1: what SWS avoidance holds back waits no longer, whatever the retransmission timeout has become.
 const OVERRIDE: Span = Span::of(Duration::from_secs(1));
 /// How soon it is looked again whether there is memory for what comes: a peer asks less and less often.
-pub(super) const SQUEEZED: Span = Span::of(Duration::from_millis(100));
+pub(super) const LOOK_AGAIN: Span = Span::of(Duration::from_millis(100));
 /// RFC 9293, MUST-23: a SYN is repeated for three minutes.
 const SYN_TIMEOUT: Duration = Duration::from_secs(180);
 
@@ -38,7 +39,7 @@ impl Connection {
             return;
         }
         if self.board.is_empty() {
-            let blocked = self.unsent() > 0 || self.owes_fin() || self.held;
+            let blocked = self.unsent() > 0 || self.owes_fin() || self.facts.has(HELD);
             if !blocked {
                 self.send_at = NEVER;
             } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {
@@ -100,7 +101,7 @@ impl Connection {
 
     /// RFC 8985, 7.2: two round trips, and more when a single segment may wait for its acknowledgment.
     fn probe_wait(&self) -> Option<Span> {
-        let probes = self.sack
+        let probes = self.facts.has(SACK)
             && self.phase == Phase::Open
             && self.probe().is_none()
             && !self.rtt.is_probed()
@@ -119,15 +120,17 @@ impl Connection {
     #[cold]
     fn has_memory(&mut self, cx: &mut Context<'_>) -> bool {
         cx.share.look(cx.pool);
-        self.squeezed = !cx.share.takes(FRAME_SIZE);
-        !self.squeezed
+        let has = cx.share.takes(FRAME_SIZE);
+        self.facts.set(SQUEEZED, !has);
+        has
     }
 
     /// Does what is due.
     pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
         if self.ack_at <= cx.now {
             self.ack_at = NEVER;
-            self.ack_now |= !self.squeezed || self.has_memory(cx);
+            let takes = !self.facts.has(SQUEEZED) || self.has_memory(cx);
+            self.facts.add_if(ACK_NOW, takes);
         }
         if self.linger_at <= cx.now {
             return self.terminate(CloseReason::Done, cx);
@@ -138,7 +141,7 @@ impl Connection {
                 SendTimer::Retransmission => self.retransmission_timeout(cx),
                 SendTimer::Probe => self.probe_tail(cx),
                 SendTimer::Reordering => self.reordering_timeout(cx),
-                SendTimer::Persist if self.held => self.held = false,
+                SendTimer::Persist if self.facts.has(HELD) => self.facts.remove(HELD),
                 SendTimer::Persist => self.probe_window(cx),
             }
         }
@@ -159,13 +162,13 @@ impl Connection {
         }
         self.stalled = self.stalled.min(cx.now);
         cx.counters.tcp_timeouts += 1;
-        self.held = false;
+        self.facts.remove(HELD);
         self.timeouts.another(cx.now);
         self.count_in_row();
         let rtt = (self.rtt.shortest, self.rtt.smoothed());
-        self.board.timed_out(cx.now, self.window.mss, self.sack, rtt);
+        self.board.timed_out(cx.now, self.window.mss, self.facts.has(SACK), rtt);
         self.rtt.back_off();
-        if self.una == self.iss {
+        if self.facts.has(SYN_OUT) {
             // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
             return;
         }
@@ -191,13 +194,13 @@ impl Connection {
         if self.timeouts.una != self.una {
             (self.timed_out, self.timeouts.una) = (0, self.una);
         }
-        let shut = self.wnd == 0 && self.una != self.iss;
+        let shut = self.wnd == 0 && !self.facts.has(SYN_OUT);
         self.timed_out = self.timed_out.saturating_add(u8::from(!shut));
     }
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
     fn probe_tail(&mut self, cx: &mut Context<'_>) {
-        let unsent = if self.held { 0 } else { self.sendable() };
+        let unsent = if self.facts.has(HELD) { 0 } else { self.sendable() };
         self.rtt.probed();
         if unsent > 0 {
             let end = self.nxt + unsent;

@@ -3,6 +3,7 @@
 
 use super::congestion::{Congestion, Window};
 use super::connection::{Connection, Phase};
+use super::facts::SACK;
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::Timestamp;
@@ -71,7 +72,7 @@ impl Connection {
     }
 
     fn undo_of(&self, hopeless: bool) -> Option<Box<Undo>> {
-        (self.sack && !hopeless).then(|| {
+        (self.facts.has(SACK) && !hopeless).then(|| {
             Box::new(Undo {
                 congestion: self.congestion.clone(),
                 // RFC 4015, 3.1 (0): pipe_prev

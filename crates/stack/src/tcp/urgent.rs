@@ -9,6 +9,7 @@ use bywash_wire::checksum::Sum;
 use bywash_wire::{TCP_URGENT_OFFSET, TcpFlags};
 
 use super::connection::Connection;
+use super::facts::{ACK_NOW, RELEASED, URGES};
 use super::segment::Segment;
 use super::seq::Seq;
 use super::{ConnectionId, Tcp, TcpError};
@@ -18,16 +19,17 @@ use crate::{Stack, Timestamp};
 impl Connection {
     /// Marks all that is queued as urgent. The peer is told at once, even if its window is shut.
     fn mark_urgent(&mut self) {
-        (self.urges, self.snd_up) = (true, self.data_end());
-        self.ack_now |= self.state.is_synchronized();
+        self.snd_up = self.data_end();
+        self.facts.add(URGES);
+        self.facts.add_if(ACK_NOW, self.state.is_synchronized());
     }
 
     /// The bit of a segment's header: of each that begins before the mark.
     #[cold]
     pub(super) fn urge(&mut self, seq: Seq, flags: TcpFlags) -> TcpFlags {
         // It is over, and far behind one day.
-        self.urges = self.una.before(self.snd_up);
-        let tells = self.urges && seq.before(self.snd_up) && !flags.has(TcpFlags::SYN);
+        self.facts.set(URGES, self.una.before(self.snd_up));
+        let tells = self.facts.has(URGES) && seq.before(self.snd_up) && !flags.has(TcpFlags::SYN);
         if tells { flags.with(TcpFlags::URG) } else { flags }
     }
 
@@ -46,7 +48,7 @@ impl Connection {
     /// (MUST-32).
     #[cold]
     pub(super) fn check_urgent(&mut self, segment: &Segment, cx: &mut Context<'_>) {
-        if !self.state.takes_data() || self.released {
+        if !self.state.takes_data() || self.facts.has(RELEASED) {
             return;
         }
         let (received, up) = (self.tally.bytes_received, segment.seq + u32::from(segment.urgent));
