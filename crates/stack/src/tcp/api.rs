@@ -287,7 +287,9 @@ impl Connection {
     #[inline]
     fn has_read(&mut self, n: usize, now: Timestamp) -> bool {
         self.grow_window(n, now);
-        self.facts.set(TOLD_READABLE, self.receive.readable() > 0);
+        if self.receive.readable() == 0 {
+            self.facts.remove(TOLD_READABLE);
+        }
         let tell = self.state.takes_data() && (self.facts.take(SQUEEZED) || self.window_opens());
         self.facts.add_if(ACK_NOW, tell);
         tell
@@ -317,7 +319,7 @@ impl Connection {
         let free = self.rcv_limit.saturating_sub(super::receive_buffer::length(self.receive.readable()));
         let wanted: Seq = self.rcv_nxt + free.min(limit);
         let gained = if wanted.after(self.edge) { wanted - self.edge } else { 0 };
-        gained >= (limit / 2).min(2 * self.window.mss)
+        gained >= (limit / 2).min(2 * self.window.mss())
     }
 }
 

@@ -11,8 +11,8 @@ use super::challenge::may_challenge;
 use super::connection::{Connection, NEVER, clock};
 use super::emit::Bare;
 use super::facts::{
-    ACK_NOW, ANSWERS, AWAITS_MORE, ECHO, ECN, ECT, FIN_SENT, FIN_WANTED, RELEASED, SACK, SQUEEZED, SYN_OUT,
-    TIMESTAMPS,
+    ACK_NOW, ANSWERS, AWAITS_MORE, ECHO, ECN, ECT, FIN_SENT, FIN_WANTED, RELEASED, REPAIRS, SACK, SQUEEZED,
+    SYN_OUT, TIMESTAMPS,
 };
 use super::listen::{default_mss, offered_segment};
 use super::receive_buffer::{Held, length};
@@ -44,9 +44,9 @@ const CLOCK_OLD: Duration = Duration::from_secs(24 * 24 * 3600);
 pub(super) const QUICK: u8 = 16;
 
 /// What a peer's full segments have at least, until it is seen: every path takes them (RFC 9293, MUST-15).
-pub(super) const SEGMENT: u32 = 536;
+pub(super) const SEGMENT: u16 = 536;
 /// The shortest full segments there are.
-const SMALLEST_SEGMENT: u32 = 88;
+const SMALLEST_SEGMENT: u16 = 88;
 
 /// The part of all frames that may hold what came out of order.
 const EARLY_SHARE: usize = 4;
@@ -216,24 +216,22 @@ impl Connection {
         let mss = mss.max(88).min(self.path_mss).max(28);
         let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
         let mss = u32::from(mss) - options;
-        if self.window.congestion == 0
-            || self.phase == super::connection::Phase::Open && self.facts.has(SYN_OUT)
-        {
+        if self.window.congestion == 0 || !self.facts.has(REPAIRS) && self.facts.has(SYN_OUT) {
             self.window = super::congestion::Window::initial(mss);
         }
-        self.window.mss = mss;
+        self.window.set_mss(mss);
     }
 
     /// The segment size of now, options included, as [`Connection::set_mss`] takes it.
     pub(super) fn full_mss(&self) -> u16 {
         let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
-        u16::try_from(self.window.mss + options).unwrap_or(u16::MAX)
+        u16::try_from(self.window.mss() + options).unwrap_or(u16::MAX)
     }
 
     /// The handshake is over: what its losses mean for data (RFC 5681, 3.1; one repeated SYN is as often a hasty timer's).
     fn begin(&mut self, now: Timestamp) {
         if self.timeouts.count > 1 {
-            self.window.congestion = self.window.mss;
+            self.window.congestion = self.window.mss();
         }
         self.timeouts.over(now);
         self.rtt.begin();
@@ -433,6 +431,8 @@ impl Connection {
         if seq != self.rcv_nxt {
             return self.take_early(seq, Held::new(packet, start, len), cx);
         }
+        // Unless there is none for this either.
+        self.facts.remove(SQUEEZED);
         self.take_next(start, len, packet, cx);
     }
 
@@ -533,7 +533,7 @@ impl Connection {
             self.tally.segments_in += more;
             self.tally.data_segments_in += more;
         }
-        let each = length(each);
+        let each = u16::try_from(each).unwrap_or(u16::MAX);
         if each >= self.largest {
             self.note_full(segment, each, cx);
         } else {
@@ -544,10 +544,10 @@ impl Connection {
     /// A full segment, which was sent as soon as it could be.
     // Others are not made longer by it.
     #[inline(never)]
-    fn note_full(&mut self, segment: &Segment, size: u32, cx: &Context<'_>) {
+    fn note_full(&mut self, segment: &Segment, size: u16, cx: &Context<'_>) {
         if size > self.largest {
             // As in Linux, a peer that sends more than we have offered to take waits no longer for that (SHLD-19).
-            self.largest = size.min(offered_segment(&self.flow, &self.limits, cx.out).into());
+            self.largest = size.min(offered_segment(&self.flow, &self.limits, cx.out));
         }
         let now = cx.now;
         match segment.options.timestamps.filter(|_| self.facts.has(TIMESTAMPS)) {
@@ -561,16 +561,16 @@ impl Connection {
 
     /// A segment shorter than the largest: a message's end, or the path has become narrower. Two of one size that are no
     /// messages by their look are full segments; Linux tells them so, too.
-    fn note_shorter(&mut self, size: u32, pushed: bool) {
+    fn note_shorter(&mut self, size: u16, pushed: bool) {
         if size >= SEGMENT || (size >= SMALLEST_SEGMENT && !pushed) {
-            if size == u32::from(self.shorter) {
+            if size == self.shorter {
                 self.largest = size;
             }
-            self.shorter = u16::try_from(size).unwrap_or(u16::MAX);
+            self.shorter = size;
         }
     }
 
-    /// Takes `len` bytes of payload that come next, if there is memory for them.
+    /// Takes `len` bytes of payload that come next, if there is memory for them. Nothing says that there is none.
     #[inline(always)]
     pub(super) fn take_next(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
         let (bytes, gap) = (length(len), self.receive.has_gap());
@@ -581,7 +581,6 @@ impl Connection {
         } else {
             return self.take_less(start, len, packet, cx);
         }
-        self.facts.remove(SQUEEZED);
         self.rcv_nxt = self.rcv_nxt + bytes;
         self.tally.bytes_received += u64::from(bytes);
         if gap {
@@ -590,7 +589,7 @@ impl Connection {
         }
         self.tell_readable(cx);
         // SHLD-19: one acknowledgment for two full segments at least; as with Linux, for a full one and the end of a message, too.
-        let more = self.unacknowledged() > self.largest;
+        let more = self.unacknowledged() > u32::from(self.largest);
         if more || (self.quick > 0 && !self.facts.has(ANSWERS)) {
             self.facts.add(ACK_NOW);
         } else if self.ack_at == NEVER {

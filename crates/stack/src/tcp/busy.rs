@@ -60,7 +60,7 @@ impl Connection {
 
     fn what_holds_back(&self, now: Timestamp) -> HeldBy {
         let (unsent, room) = (self.unsent(), self.window.congestion.saturating_sub(self.pipe()));
-        let next = unsent.min(self.window.mss);
+        let next = unsent.min(self.window.mss());
         match () {
             () if self.send.len() == 0 => HeldBy::Nothing,
             () if unsent == 0 && self.facts.has(WANTS_ROOM) && room > 0 => HeldBy::Buffer,

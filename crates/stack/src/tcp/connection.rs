@@ -8,12 +8,14 @@ use bywash_frame::prefetch;
 
 use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
-use super::facts::{ACK_NOW, FIN_SENT, Facts, RELEASED, SACK, SYN_OUT, TOLD_READABLE, WANTS_ROOM};
+use super::facts::{
+    ACK_NOW, DUPLICATED, FIN_SENT, Facts, RELEASED, SACK, SYN_OUT, TOLD_READABLE, WANTS_ROOM,
+};
 use super::fast_open::Opening;
 use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
 use super::records::Records;
-use super::rtt::{HeardRtt, Rtt};
+use super::rtt::{HeardRtt, Rtt, RttRound};
 use super::scoreboard::Scoreboard;
 use super::seldom::Seldom;
 use super::send_buffer::SendBuffer;
@@ -28,18 +30,6 @@ use crate::{FastOpenFailure, Flow, Timestamp, Unreachable};
 
 /// No deadline.
 pub(super) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
-
-/// What loss recovery is doing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// Nothing is missing.
-    #[default]
-    Open,
-    /// Something is missing, and proportional rate reduction (RFC 9937) sets the window until `recover`.
-    Recovery,
-    /// The timer ran out: slow start until `recover`.
-    Loss,
-}
 
 /// The millisecond that it is, for a peer whose clock of ours begins at `offset`.
 #[inline]
@@ -133,7 +123,7 @@ impl Timeouts {
 /// A connection. An entry of a slab: it is used again, with the memory its buffers have.
 ///
 /// Most of what a segment costs are cache lines that others have pushed out. So what each segment needs lies together, see
-/// [`HOT`]: RFC 9293's state and variables in two of them, see [`STATE`], and behind these what goes with them. What only some
+/// [`HOT`]: what is decided by in two of them, see [`STATE`], and behind these what goes with that. What only some
 /// need lies before, between and behind that.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
@@ -150,10 +140,9 @@ pub(super) struct Connection {
 
     // With the flow's ports begins the state, and with it what each segment needs.
     pub(super) id: ConnectionId,
-    pub(super) state: State,
+    pub(super) send_at: Timestamp,
+    pub(super) ack_at: Timestamp,
     pub(super) facts: Facts,
-    pub(super) phase: Phase,
-    pub(super) wnd_scale: u8,
 
     // Sequence numbers and windows: RFC 9293, 3.3.1.
     pub(super) una: Seq,
@@ -169,31 +158,23 @@ pub(super) struct Connection {
     pub(super) ts_recent: u32,
     pub(super) ts_offset: u32,
     pub(super) last_ack_sent: Seq,
-    pub(super) duplicates: u32,
+    /// The number after the last segment of ours that was not full.
+    pub(super) small_end: Seq,
+    pub(super) window: Window,
+    pub(super) rtt: Rtt,
     /// Payload of the peer's full segments.
-    pub(super) largest: u32,
-
-    // What is to be done, and what is not usual.
+    pub(super) largest: u16,
+    pub(super) state: State,
+    pub(super) send_timer: SendTimer,
+    pub(super) held_by: HeldBy,
+    pub(super) wnd_scale: u8,
     pub(super) rcv_scale: u8,
     /// How many more acknowledgments go out at once, unless the program answers each message anyway.
     pub(super) quick: u8,
-    pub(super) send_timer: SendTimer,
-    pub(super) keepalive_sent: u8,
-    /// Probes of the peer's window since it shut, and copies of what was out by then.
-    pub(super) window_probes: u8,
-    pub(super) held_by: HeldBy,
-    /// The number after the last segment of ours that was not full.
-    pub(super) small_end: Seq,
-    /// Where the round trip ends that `used` is of.
-    pub(super) round_end: Seq,
-    /// Where the round trip ends whose rate is measured.
-    pub(super) rate_end: Seq,
 
     // The state ends here. Times.
-    pub(super) send_at: Timestamp,
     /// When the retransmission timer goes off, if a probe comes before it.
     pub(super) timeout_at: Timestamp,
-    pub(super) ack_at: Timestamp,
     pub(super) keepalive_at: Timestamp,
     pub(super) linger_at: Timestamp,
     /// When the wheel is set to; zero in an entry that was never used.
@@ -211,21 +192,24 @@ pub(super) struct Connection {
     /// Since when, and how many bytes, the program has read: for the size of the window.
     pub(super) read_since: Timestamp,
     pub(super) read: u32,
-    /// In slow start: the most that was in flight since a round trip began.
+    /// In slow start: the most that was in flight since a round trip began, and where that ends.
     pub(super) used: u32,
+    pub(super) round_end: Seq,
+    /// Where the round trip ends whose rate is measured.
+    pub(super) rate_end: Seq,
     /// How long there was something to send.
     pub(super) busy: Span,
+    pub(super) rtt_round: RttRound,
+    pub(super) keepalive_sent: u8,
+    /// Probes of the peer's window since it shut, and copies of what was out by then.
+    pub(super) window_probes: u8,
 
-    pub(super) window: Window,
-    pub(super) rtt: Rtt,
     /// The round trip of what the peer sends: full segments measure it.
     pub(super) heard: HeardRtt,
     pub(super) tally: Tally,
     // What few need ends the first and begins the last of these, and what is between them is rare, too.
     pub(super) receive: ReceiveBuffer,
     pub(super) timeouts: Timeouts,
-    /// How to take the last recovery back.
-    pub(super) undo: Option<Box<Undo>>,
     pub(super) board: Scoreboard,
     pub(super) send: SendBuffer,
     /// The way to the peer, once one was found.
@@ -234,12 +218,16 @@ pub(super) struct Connection {
     pub(super) limits: Limits,
 
     // What is rare, too.
+    /// How to take the last recovery back.
+    pub(super) undo: Option<Box<Undo>>,
     pub(super) mishaps: Mishaps,
     pub(super) seldom: Seldom,
     pub(super) congestion: Congestion,
     pub(super) held_times: HeldTimes,
     pub(super) delivery: DeliveryRate,
     pub(super) recover: Seq,
+    /// Duplicate acknowledgments of a peer without SACK.
+    pub(super) duplicates: u32,
     /// SND.UP: the number after our last urgent byte, while `urges`.
     pub(super) snd_up: Seq,
     pub(super) prr_delivered: u32,
@@ -276,10 +264,11 @@ pub(super) struct Connection {
     pub(super) soft_error: Option<(Unreachable, Timestamp)>,
 }
 
-/// Where in a connection its state lies: who it is of, RFC 9293's state and variables (3.3.1), what was agreed on, and what is to be
-/// done. Behind it are clocks, measurements, buffers, and the way to the peer.
+/// Where in a connection its state lies, two cache lines: who it is of, RFC 9293's state and variables (3.3.1), the congestion
+/// window, the round trip and its timeout, the next deadlines, what was agreed on, and what is to be done. Behind it are times,
+/// measurements, buffers, and the way to the peer.
 pub(super) const STATE: Range<usize> =
-    line_of(offset_of!(Connection, flow) + offset_of!(Flow, local_port))..offset_of!(Connection, send_at);
+    line_of(offset_of!(Connection, flow) + offset_of!(Flow, local_port))..offset_of!(Connection, timeout_at);
 
 /// Where in a connection that is what each segment needs, from the beginning of a cache line each.
 pub(super) const HOT: [Range<usize>; 2] = [
@@ -354,10 +343,17 @@ impl Connection {
         self.base() + length(self.send.len())
     }
 
+    /// So many duplicate acknowledgments have come.
+    pub(super) fn set_duplicates(&mut self, count: u32) {
+        self.duplicates = count;
+        self.facts.set(DUPLICATED, count > 0);
+    }
+
     /// Bytes in the network, as far as anyone knows.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
-        let arrived = if self.facts.has(SACK) { 0 } else { self.duplicates.saturating_mul(self.window.mss) };
+        let arrived =
+            if self.facts.has(SACK) { 0 } else { self.duplicates.saturating_mul(self.window.mss()) };
         self.board.in_flight().saturating_sub(arrived)
     }
 

@@ -185,7 +185,7 @@ impl Connection {
         let ect = if self.facts.has(ECT) && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let (from, front) = (from as usize, way.transport());
-        if length <= FRAME_DATA && len <= self.window.mss {
+        if length <= FRAME_DATA && len <= self.window.mss() {
             let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
             let (partial, offload) = (way.pseudo(said), way.offloads.checksum);
             let sum = copy(&self.send, from, &mut bytes[headers..], sum, offload);
@@ -217,7 +217,7 @@ impl Connection {
         let mut packet = headed(frame, front, headers);
         // A super-segment is always left to the port: the checksum of each piece is its own. What no port cuts may have as many
         // frames as its bytes fill, and no more: AF_XDP and NICs have limits.
-        let cut = len > self.window.mss;
+        let cut = len > self.window.mss();
         let appended = if cut {
             self.send.append_to(&mut packet, from, len as usize, cx.pool)
         } else {
@@ -232,12 +232,12 @@ impl Connection {
         let length = u16::try_from(packet.len() - front).unwrap_or(u16::MAX);
         finish(&mut packet, front, way.pseudo(length), way.offloads.checksum || cut);
         if cut {
-            let size = u16::try_from(self.window.mss).ok().and_then(std::num::NonZeroU16::new);
+            let size = u16::try_from(self.window.mss()).ok().and_then(std::num::NonZeroU16::new);
             let v4 = self.flow.remote.is_v4();
             let kind = if v4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
             packet.offload.set_segmentation(size.map(|size| Segmentation { kind, size }));
             // What it is cut into counts; `sent` counts one.
-            let more = len.div_ceil(self.window.mss.max(1)) - 1;
+            let more = len.div_ceil(self.window.mss().max(1)) - 1;
             self.tally.segments_out += more;
             self.tally.data_segments_out += more;
             cx.counters.tcp_sent += u64::from(more);
@@ -258,7 +258,7 @@ impl Connection {
         if !found || self.facts.has(SLOWED.with(URGES).with(HAS_RECORDS)) {
             return 0;
         }
-        let (mss, seq, end) = (self.window.mss, self.nxt, self.data_end());
+        let (mss, seq, end) = (self.window.mss(), self.nxt, self.data_end());
         let flags = self.mark(seq, mss, TcpFlags::ACK);
         let (mut before, mut after) = ([0; HEADERS], [0; LONGEST]);
         let (mut header, options, sum) = self.header(&mut after, seq, mss, flags, cx);
@@ -381,7 +381,7 @@ impl Connection {
         let syn = flags.has(TcpFlags::SYN);
         let blocks = self.facts.has(SACK)
             && (self.receive.has_gap() || self.duplicate().is_some())
-            && (len == 0 || len + MOST_BLOCKS <= self.window.mss);
+            && (len == 0 || len + MOST_BLOCKS <= self.window.mss());
         let (_, to) = to.split_at_mut(TCP_HEADER);
         if !syn && !blocks {
             let stamps = if self.facts.has(TIMESTAMPS) { to.first_chunk_mut::<STAMPS>() } else { None };
@@ -432,7 +432,7 @@ impl Connection {
         }
         let free = self.rcv_limit.saturating_sub(length(self.receive.readable()));
         let wanted = self.rcv_nxt + free;
-        let enough = (self.rcv_limit / 2).min(self.window.mss.max(1));
+        let enough = (self.rcv_limit / 2).min(self.window.mss().max(1));
         if wanted.after(self.edge) && wanted - self.edge >= enough {
             self.edge = wanted;
         }

@@ -57,6 +57,12 @@ pub(super) const HELD: Facts = Facts(1 << 21);
 pub(super) const ECHO: Facts = Facts(1 << 22);
 /// We have slowed down, and the next new segment says so.
 pub(super) const SLOWED: Facts = Facts(1 << 23);
+/// There are `duplicates`.
+pub(super) const DUPLICATED: Facts = Facts(1 << 30);
+/// Something is missing, and proportional rate reduction (RFC 9937) sets the window until `recover`.
+pub(super) const RECOVERY: Facts = Facts(1 << 28);
+/// The timer ran out: slow start until `recover`.
+pub(super) const LOSS: Facts = Facts(1 << 29);
 
 // What there is of `seldom`.
 pub(super) const PROBE: Facts = Facts(1 << 24);
@@ -64,8 +70,10 @@ pub(super) const SLOWED_AT: Facts = Facts(1 << 25);
 pub(super) const FIN_AT: Facts = Facts(1 << 26);
 pub(super) const DUPLICATE: Facts = Facts(1 << 27);
 
-/// Acknowledgments may say more than what has arrived: of a probe, or that a window's marks are over.
-pub(super) const AWAITS_WORD: Facts = PROBE.with(SLOWED_AT);
+/// Something that was missing is being made up for.
+pub(super) const REPAIRS: Facts = RECOVERY.with(LOSS);
+/// Acknowledgments may say more than what has arrived: of a loss, of a probe, or that a window's marks are over.
+pub(super) const AWAITS_WORD: Facts = REPAIRS.with(DUPLICATED).with(PROBE).with(SLOWED_AT);
 /// One of these is so of a connection whose next segment is not the usual one.
 pub(super) const NOT_PREDICTED: Facts = AWAITS_WORD.with(FIN_AT).with(RELEASED).with(SQUEEZED);
 /// One of these is so of a connection that may have more to do, or less, than to send a message.
@@ -78,7 +86,8 @@ pub(super) const NO_MESSAGE: Facts = FIN_SENT
     .with(HAS_RECORDS)
     .with(WANTS_ROOM)
     .with(ECHO)
-    .with(SLOWED);
+    .with(SLOWED)
+    .with(REPAIRS);
 
 impl Facts {
     /// These and others.

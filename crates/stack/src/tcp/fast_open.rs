@@ -163,7 +163,7 @@ impl Connection {
         opening.asked = opening.option.map(|option| option.experimental);
         if !shunned && (first.cookieless || server.cookie.is_some()) {
             self.set_mss(server.mss.unwrap_or(self.path_mss));
-            let room = (self.window.mss as usize).saturating_sub(TCP_OPTIONS).min(self.send_room());
+            let room = (self.window.mss() as usize).saturating_sub(TCP_OPTIONS).min(self.send_room());
             let data = &first.data[..room.min(first.data.len())];
             opening.data = length(self.send.write(data, cx.share, cx.pool));
         } else {
@@ -173,7 +173,7 @@ impl Connection {
         self.opening = Some(Box::new(opening));
         if data > 0 {
             let end = self.nxt + data;
-            self.board.push(self.nxt, end, cx.now, self.window.mss);
+            self.board.push(self.nxt, end, cx.now, self.window.mss());
             self.nxt = end;
         }
         self.emit(self.una, data, TcpFlags::SYN, cx);
@@ -247,7 +247,7 @@ impl Connection {
 
     /// All that is out is to be sent again.
     pub(super) fn lose_all(&mut self, now: Timestamp) {
-        self.board.timed_out(now, self.window.mss, false, (Span::ZERO, Span::ZERO));
+        self.board.timed_out(now, self.window.mss(), false, (Span::ZERO, Span::ZERO));
     }
 
     /// The connection has ended before its handshake was over.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use bywash_wire::TCP_HEADER;
 
 use super::State;
-use super::connection::{Connection, Phase};
-use super::facts::{ECN, SACK, TIMESTAMPS};
+use super::connection::Connection;
+use super::facts::{ECN, LOSS, RECOVERY, SACK, SLOWED_AT, TIMESTAMPS};
 use super::listen::offered_segment;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
@@ -226,11 +226,11 @@ impl TcpInfo {
 
     pub(super) fn of(c: &Connection, out: &Outbox, now: Timestamp) -> Self {
         let segments = c.board.segments(c.cut());
-        let ca_state = match c.phase {
-            Phase::Loss => 4,
-            Phase::Recovery => 3,
-            Phase::Open if c.slowed_at().is_some() => 2,
-            Phase::Open => u8::from(segments.sacked > 0 || c.duplicates > 0),
+        let ca_state = match () {
+            () if c.facts.has(LOSS) => 4,
+            () if c.facts.has(RECOVERY) => 3,
+            () if c.facts.has(SLOWED_AT) => 2,
+            () => u8::from(segments.sacked > 0 || c.duplicates > 0),
         };
         // Before anything has come, nothing was read: this stands where the connection was established.
         let began = if c.tally.data_segments_in == 0 { c.read_since } else { Timestamp::ZERO };
@@ -248,8 +248,8 @@ impl TcpInfo {
             backoff: c.rtt.backoff(),
             rto: c.rtt.timeout().duration(),
             ato: super::arrive::DELAYED_ACK.duration(),
-            snd_mss: c.window.mss,
-            rcv_mss: c.largest,
+            snd_mss: c.window.mss(),
+            rcv_mss: c.largest.into(),
             advmss: u32::from(offered_segment(&c.flow, &c.limits, out)),
             pmtu: u32::try_from(pmtu).unwrap_or(u32::MAX),
             unacked: segments.unacked,
@@ -261,7 +261,7 @@ impl TcpInfo {
             last_ack_recv: now.since(c.last_acknowledged.max(began)),
             rtt: c.rtt.smoothed().duration(),
             rttvar: c.rtt.variation().duration(),
-            min_rtt: c.rtt.shortest.duration(),
+            min_rtt: c.rtt.shortest().duration(),
             snd_ssthresh: c.window.threshold,
             snd_cwnd: c.window.congestion,
             rcv_rtt: c.heard.rtt().duration(),
@@ -289,7 +289,7 @@ impl TcpInfo {
             app_limited: c.delivery.is_limited,
             dsack_dups: c.mishaps.duplicates,
             // Linux's `net.ipv4.tcp_max_reordering` and, of RACK, too, what it begins with.
-            reordering: c.board.overtaken.div_ceil(c.window.mss.max(1)).clamp(DUPLICATES, 300),
+            reordering: c.board.overtaken.div_ceil(c.window.mss().max(1)).clamp(DUPLICATES, 300),
             reord_seen: c.board.reordering,
             rcv_ooopack: c.mishaps.out_of_order,
             total_rto: c.timeouts.count,

@@ -233,14 +233,14 @@ impl HalfOpen {
         }
         connection.peer_mss = self.mss;
         connection.set_mss(self.mss);
-        connection.board.push(self.iss, self.iss + 1, self.sent, connection.window.mss);
+        connection.board.push(self.iss, self.iss + 1, self.sent, connection.window.mss());
         if self.tries > 0 || self.answered == Answered::Repeated {
             // Karn: which SYN,ACK was answered is not known.
             connection.board.resent(self.iss, self.iss + 1, self.sent);
         }
         if self.tries > 1 {
             // RFC 5681, 3.1; see `Connection::begin`.
-            connection.window.congestion = connection.window.mss;
+            connection.window.congestion = connection.window.mss();
         }
         connection.stalled = cx.now;
     }

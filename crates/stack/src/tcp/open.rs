@@ -96,7 +96,7 @@ impl Tcp {
         connection.ts_offset = listen::known_clock_offset(&mut self.clocks, &flow, cx);
         connection.path_mss = listen::largest_segment(&flow, &limits, cx);
         connection.set_mss(default_mss(&flow).min(connection.path_mss));
-        connection.board.push(iss, iss + 1, cx.now, connection.window.mss);
+        connection.board.push(iss, iss + 1, cx.now, connection.window.mss());
         connection.stalled = cx.now;
         connection.rcv_scale = if limits.window_scaling { limits.scale() } else { 0 };
         let id = connection.id;

@@ -3,10 +3,10 @@
 use bywash_wire::TcpFlags;
 
 use super::busy::HeldBy;
-use super::connection::{Connection, NEVER, Phase};
+use super::connection::{Connection, NEVER};
 use super::facts::{
-    ACK_NOW, AWAITS_MORE, CORK, FIN_SENT, FIN_WANTED, HELD, LIMITED, MORE, NO_MESSAGE, NODELAY, RELEASED,
-    SACK, SLOWED, SQUEEZED, SYN_OUT, URGES, WANTS_ROOM,
+    ACK_NOW, AWAITS_MORE, CORK, FIN_SENT, FIN_WANTED, HELD, LIMITED, MORE, NO_MESSAGE, NODELAY, RECOVERY,
+    RELEASED, SACK, SLOWED, SQUEEZED, SYN_OUT, URGES, WANTS_ROOM,
 };
 use super::receive_buffer::length;
 use super::seq::Seq;
@@ -94,13 +94,12 @@ impl Connection {
         self.state.has_opened()
             && self.board.is_empty()
             && (len > 0 || self.facts.has(FIN_WANTED))
-            && len <= self.window.mss as usize
+            && len <= self.window.mss() as usize
             // A FIN takes a place in the peer's window, too.
             && length(len) + u32::from(self.facts.has(FIN_WANTED)) <= self.usable().min(self.window.congestion)
             && !self.facts.has(NO_MESSAGE)
             && !(self.facts.has(ACK_NOW) && (self.early > 0 || self.has_blocks()))
             && self.held_by == HeldBy::Nothing
-            && self.phase == Phase::Open
             && self.send_at == NEVER
             && self.reorder_wait == Span::ZERO
             && cx.now.span(self.last_data_sent) <= self.rtt.timeout()
@@ -123,7 +122,7 @@ impl Connection {
         }
         let end = self.nxt + len + u32::from(fin);
         self.board.push_first(self.nxt, end, cx.now);
-        if len < self.window.mss {
+        if len < self.window.mss() {
             self.small_end = end;
         }
         self.nxt = end;
@@ -174,7 +173,7 @@ impl Connection {
     /// Sends again what is lost, as far as the window goes; `false` when its turn is over before.
     fn send_copies(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
         while self.board.has_lost() {
-            let mss = self.window.mss;
+            let mss = self.window.mss();
             let Some((start, mut end)) = self.board.first_lost(mss) else { break };
             // What was sent in segments of another size may have been one record and the next.
             if let Some(left) = self.record_left(start) {
@@ -233,7 +232,7 @@ impl Connection {
             && cx.now.span(self.last_data_sent) > self.rtt.timeout()
             && self.limits.restart_after_idle
         {
-            let initial = super::congestion::Window::initial(self.window.mss).congestion;
+            let initial = super::congestion::Window::initial(self.window.mss()).congestion;
             self.window.congestion = self.window.congestion.min(initial);
             self.congestion.algorithm().restarted();
         }
@@ -252,7 +251,7 @@ impl Connection {
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
             let pushed = (last && !self.facts.has(MORE)) || self.ends_record(self.nxt + len);
-            if (pushed && len > 0) || len > self.window.mss {
+            if (pushed && len > 0) || len > self.window.mss() {
                 flags = flags.with(TcpFlags::PSH);
             }
             if fin {
@@ -272,12 +271,12 @@ impl Connection {
 
     /// Notes that all up to `end` has been sent.
     pub(super) fn note_new(&mut self, end: Seq, now: Timestamp) {
-        self.board.push(self.nxt, end, now, self.window.mss);
+        self.board.push(self.nxt, end, now, self.window.mss());
         self.stalled = self.stalled.min(now);
-        if end - self.nxt < self.window.mss {
+        if end - self.nxt < self.window.mss() {
             self.small_end = end;
         }
-        if self.phase == Phase::Recovery {
+        if self.facts.has(RECOVERY) {
             self.prr_out += end - self.nxt;
         }
         self.nxt = end;
@@ -286,7 +285,7 @@ impl Connection {
 
     /// How many full segments in a row may go now if the next has `len` bytes.
     fn run_of(&self, len: u32) -> u32 {
-        let (mss, available) = (self.window.mss, self.data_end() - self.nxt);
+        let (mss, available) = (self.window.mss(), self.data_end() - self.nxt);
         if len != mss {
             return 0;
         }
@@ -299,7 +298,7 @@ impl Connection {
     /// How many bytes the next new segment has; zero for a FIN alone; `None` when nothing may go.
     #[inline]
     fn next_length(&mut self) -> Option<u32> {
-        let mss = self.window.mss;
+        let mss = self.window.mss();
         let queued = self.data_end() - self.nxt;
         let available = self.record_left(self.nxt).unwrap_or(queued);
         if available == 0 {

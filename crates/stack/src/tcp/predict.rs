@@ -10,7 +10,7 @@ use bywash_frame::Packet;
 use bywash_wire::TcpFlags;
 use bywash_wire::checksum::Sum;
 
-use super::connection::{Connection, NEVER, Phase};
+use super::connection::{Connection, NEVER};
 use super::facts::{AWAITS_WORD, ECN, Facts, NOT_PREDICTED, TIMESTAMPS};
 use super::header;
 use super::receive_buffer::length;
@@ -93,9 +93,7 @@ impl Connection {
         !segment.ack.after(self.nxt)
             && !self.board.is_disturbed()
             && segment.options.sack.is_empty()
-            && self.phase == Phase::Open
             && !self.facts.has(unusual)
-            && self.duplicates == 0
     }
 
     /// Whether a segment that is not predicted itself, for it ends something, acknowledges new data as usual.
@@ -144,7 +142,7 @@ impl Connection {
         let (before, una) = (self.board.in_flight(), self.una);
         self.update_window(segment);
         let mut delivered = Delivered::default();
-        self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest, &mut delivered);
+        self.board.acknowledge(segment.ack, cx.now, self.rtt.shortest(), &mut delivered);
         self.count_delivered(delivered.bytes);
         self.advance_una(segment.ack, cx);
         self.measure(segment, true, &delivered, cx);

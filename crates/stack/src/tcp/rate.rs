@@ -1,6 +1,7 @@
 //! How fast what was sent arrives: the rate of the last round trip, as Linux's `tcpi_delivery_rate` tells it.
 
-use super::connection::{Connection, Phase};
+use super::connection::Connection;
+use super::facts::REPAIRS;
 use super::seq::Seq;
 use crate::Timestamp;
 use crate::time::Span;
@@ -68,7 +69,7 @@ impl Connection {
         let DeliveryRate { rate, since, arrived, began_limited, .. } = self.delivery;
         let time = now.span(since);
         // As Linux: acknowledgments that were held up on their way come faster than anything can arrive.
-        if !ends || since == Timestamp::ZERO || time == Span::ZERO || time < self.rtt.shortest {
+        if !ends || since == Timestamp::ZERO || time == Span::ZERO || time < self.rtt.shortest() {
             return;
         }
         let bytes = u128::from(self.arrived().saturating_sub(arrived));
@@ -87,6 +88,6 @@ impl Connection {
 
     /// Whether more could be out than the program has sent.
     fn has_no_more(&self) -> bool {
-        self.unsent() == 0 && self.pipe() < self.window.congestion && self.phase == Phase::Open
+        self.unsent() == 0 && self.pipe() < self.window.congestion && !self.facts.has(REPAIRS)
     }
 }

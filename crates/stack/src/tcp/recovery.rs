@@ -3,8 +3,10 @@
 use bywash_wire::TcpFlags;
 
 use super::congestion::{Arrival, Window};
-use super::connection::{Connection, NEVER, Phase, Probe};
-use super::facts::{ECN, FIN_SENT, HELD, LIMITED, RELEASED, SACK, SLOWED, SYN_OUT, TIMESTAMPS};
+use super::connection::{Connection, NEVER, Probe};
+use super::facts::{
+    ECN, FIN_SENT, HELD, LIMITED, LOSS, PROBE, RECOVERY, RELEASED, REPAIRS, SACK, SLOWED, SYN_OUT, TIMESTAMPS,
+};
 use super::listen::{largest_segment, mss_of};
 use super::scoreboard::{Cut, DUPLICATES, Delivered};
 use super::segment::Segment;
@@ -18,7 +20,7 @@ impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         self.note_peer(cx.now);
-        let nothing_out = self.board.is_empty() && self.phase == Phase::Open && self.probe().is_none();
+        let nothing_out = self.board.is_empty() && !self.facts.has(REPAIRS.with(PROBE));
         let no_blocks = segment.options.sack.is_empty();
         if nothing_out
             && no_blocks
@@ -38,7 +40,7 @@ impl Connection {
         let (una, ack) = (self.una, segment.ack.max(self.una));
         let window_changed = self.update_window(segment);
         let mut delivered = Delivered { echoed: self.echoed(segment, cx.now), ..Delivered::default() };
-        let shortest = self.rtt.shortest;
+        let shortest = self.rtt.shortest();
         self.board.acknowledge(ack, cx.now, shortest, &mut delivered);
         let reported = self.take_blocks(segment, ack, cx, &mut delivered);
         self.board.note_reordering(delivered.overtaken);
@@ -62,15 +64,15 @@ impl Connection {
         self.take_echo(segment, una, cx);
         self.take_back(segment, reported, (delivered.bytes, delivered.echoed), cx);
         // RFC 9937, 6.2: DeliveredData, without SACK as far as duplicates tell.
-        let due = self.phase != Phase::Recovery || self.prr_delivered < self.prr_flight;
+        let due = !self.facts.has(RECOVERY) || self.prr_delivered < self.prr_flight;
         let arrived = if duplicate && !self.facts.has(SACK) && due {
-            self.window.mss
+            self.window.mss()
         } else {
-            delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss))
+            delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss()))
         };
-        if third && self.phase == Phase::Open {
+        if third && !self.facts.has(REPAIRS) {
             // RFC 6582, 3.2: the first one is missing.
-            self.board.lose_first(self.window.mss);
+            self.board.lose_first(self.window.mss());
         }
         self.find_losses(advanced, delivered.bytes, arrived, cx);
         // RFC 3168, 6.1.2
@@ -104,29 +106,29 @@ impl Connection {
     /// Notes that a peer without SACK has had another segment after one that is missing; `true` if that was the third.
     fn count_duplicate(&mut self) -> bool {
         // RFC 5681, 3.1: after a timeout there is one segment out. What was, is taken for lost: duplicates tell of it.
-        if self.phase == Phase::Loss && !self.nxt.after(self.recover) {
+        if self.facts.has(LOSS) && !self.nxt.after(self.recover) {
             return false;
         }
         // No more have arrived than are out but for the one that is missing (3.2: a network, or a peer, may make more of them).
-        let out = self.board.segments_at_most(self.nxt - self.una, self.window.mss).saturating_sub(1);
+        let out = self.board.segments_at_most(self.nxt - self.una, self.window.mss()).saturating_sub(1);
         // RFC 6582, 3.2 (2): right after a recovery they may be answers to what it has sent in vain.
         let most = if self.una == self.recover { out.min(DUPLICATES - 1) } else { out };
         let before = self.duplicates;
-        self.duplicates = before.saturating_add(1).min(most);
+        self.set_duplicates(before.saturating_add(1).min(most));
         before < DUPLICATES && self.duplicates == DUPLICATES
     }
 
     /// Counts what has arrived, in segments: a message is one, and needs no division.
     #[inline]
     pub(super) fn count_delivered(&mut self, bytes: u32) {
-        let mss = self.window.mss.max(1);
+        let mss = self.window.mss().max(1);
         self.tally.delivered += if bytes <= mss { u32::from(bytes > 0) } else { bytes.div_ceil(mss) };
     }
 
     /// Lets the congestion window grow by what has arrived; `before` bytes were in flight.
     #[inline]
     pub(super) fn grow(&mut self, before: u32, delivered: &Delivered, now: Timestamp) {
-        if self.phase == Phase::Recovery || delivered.bytes == 0 {
+        if self.facts.has(RECOVERY) || delivered.bytes == 0 {
             return;
         }
         // RFC 9438, 5.8 and RFC 7661, 4.3: a window that was not needed says nothing about the path.
@@ -184,13 +186,13 @@ impl Connection {
 
     /// How what is out was cut.
     pub(super) fn cut(&self) -> Cut {
-        Cut { mss: self.window.mss, fin: self.facts.has(FIN_SENT).then_some(self.nxt) }
+        Cut { mss: self.window.mss(), fin: self.facts.has(FIN_SENT).then_some(self.nxt) }
     }
 
     /// Whether all that is out, so many bytes, is one segment: a full one may have our FIN, too.
     #[inline]
     pub(super) fn is_one(&self, out: u32) -> bool {
-        out <= self.window.mss || (self.facts.has(FIN_SENT) && out == self.window.mss + 1)
+        out <= self.window.mss() || (self.facts.has(FIN_SENT) && out == self.window.mss() + 1)
     }
 
     /// What the peer has out of order (RFC 2018), and what it reports to have come twice (RFC 2883, 4).
@@ -220,7 +222,7 @@ impl Connection {
         }
         for (start, end) in blocks {
             if start.before(end) && start.after(ack) && !end.after(self.nxt) {
-                self.board.sack((start, end), self.cut(), cx.now, self.rtt.shortest, delivered);
+                self.board.sack((start, end), self.cut(), cx.now, self.rtt.shortest(), delivered);
             }
         }
         reported
@@ -229,11 +231,10 @@ impl Connection {
     /// Returns how many of the segments acknowledged duplicates had told of before.
     #[inline(always)]
     pub(super) fn advance_una(&mut self, ack: Seq, cx: &mut Context<'_>) -> u32 {
-        let base = self.base();
+        let base = self.una + u32::from(self.facts.take(SYN_OUT));
         let bytes = if ack.after(base) { ack - base } else { 0 };
         self.tally.bytes_acked += (bytes as usize).min(self.send.len()) as u64;
         self.una = ack;
-        self.facts.remove(SYN_OUT);
         // A FIN counts one more than there are bytes.
         self.send.consume(bytes as usize, cx.share, cx.pool);
         if self.stalled != NEVER {
@@ -243,8 +244,8 @@ impl Connection {
         let mut counted = 0;
         if !self.facts.has(SACK) {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
-            counted = self.duplicates.min((bytes / self.window.mss.max(1)).saturating_sub(1));
-            self.duplicates = if self.phase == Phase::Recovery { self.duplicates - counted } else { 0 };
+            counted = self.duplicates.min((bytes / self.window.mss().max(1)).saturating_sub(1));
+            self.set_duplicates(if self.facts.has(RECOVERY) { self.duplicates - counted } else { 0 });
         }
         self.tell_writable(cx);
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
@@ -275,7 +276,7 @@ impl Connection {
         cx: &Context<'_>,
     ) {
         if let Some(rtt) = delivered.rtt {
-            self.rtt.sample(rtt, cx.now, (self.una, self.nxt));
+            self.rtt.sample(rtt, cx.now, (self.una, self.nxt), &mut self.rtt_round);
         } else if advanced
             && delivered.bytes > 0
             && self.facts.has(TIMESTAMPS)
@@ -284,7 +285,7 @@ impl Connection {
             let millis = self.clock(cx.now).wrapping_sub(echo);
             if echo != 0 && millis < 1 << 30 {
                 let rtt = Span(u64::from(millis.max(1)) * 1_000_000);
-                self.rtt.sample(rtt, cx.now, (self.una, self.nxt));
+                self.rtt.sample(rtt, cx.now, (self.una, self.nxt), &mut self.rtt_round);
             }
         }
     }
@@ -324,40 +325,40 @@ impl Connection {
         if marked && self.slowed_at().is_none() && una != self.nxt {
             cx.counters.tcp_ecn_slowed += 1;
             // A recovery has reduced what was out when it began.
-            self.set_slowed_at(Some(if self.phase == Phase::Open { self.nxt } else { self.recover }));
+            self.set_slowed_at(Some(if !self.facts.has(REPAIRS) { self.nxt } else { self.recover }));
             self.facts.add(SLOWED);
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
             self.undo = None;
-            if self.phase == Phase::Open {
+            if !self.facts.has(REPAIRS) {
                 // A window of one segment can't shrink: the next waits until the timer goes off.
-                if self.window.congestion <= self.window.mss {
+                if self.window.congestion <= self.window.mss() {
                     self.facts.add(HELD);
                     self.restart_timer();
                 }
                 // RFC 9438, 4.6: after a mark one segment is left, and after a loss two.
-                self.window.congestion = self.reduce_from(self.nxt - una).max(self.window.mss);
+                self.window.congestion = self.reduce_from(self.nxt - una).max(self.window.mss());
             }
         }
     }
 
     /// Finds out what is lost, and moves between the phases. An acknowledgment has brought `bytes`, of which `arrived` are news.
     pub(super) fn find_losses(&mut self, advanced: bool, bytes: u32, arrived: u32, cx: &mut Context<'_>) {
-        if self.phase != Phase::Open && !self.una.before(self.recover) {
+        if self.facts.has(REPAIRS) && !self.una.before(self.recover) {
             self.recovered(cx.now);
         }
         let lost = self.board.lost();
         if self.facts.has(SACK) {
             self.detect(cx);
-        } else if self.phase == Phase::Recovery && advanced {
+        } else if self.facts.has(RECOVERY) && advanced {
             // RFC 6582, 3.2: a partial acknowledgment: what is the first now is missing.
-            self.board.lose_first(self.window.mss);
+            self.board.lose_first(self.window.mss());
         }
         // What got lost with our SYN, or was not taken with it, says nothing of how much the path takes.
-        if self.board.has_lost() && self.phase == Phase::Open && self.opening.is_none() && !self.is_narrowed()
+        if self.board.has_lost() && !self.facts.has(REPAIRS) && self.opening.is_none() && !self.is_narrowed()
         {
             self.begin_recovery(bytes, cx);
         }
-        if self.phase == Phase::Recovery && arrived > 0 {
+        if self.facts.has(RECOVERY) && arrived > 0 {
             // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
             self.reduce_in_proportion(
                 arrived,
@@ -378,21 +379,21 @@ impl Connection {
         }
         self.undo = undo;
         // RFC 8985, 7.1: what a probe did is no question any more.
-        self.phase = Phase::Recovery;
+        self.facts.add(RECOVERY);
         self.set_probe(None);
         self.recover = self.nxt;
         // RFC 9937, 6.1: what blocks had told before does not arrive any more.
         let flight = (self.nxt - self.una - self.board.sacked()).saturating_add(bytes);
-        self.prr_flight = flight.max(self.window.mss);
+        self.prr_flight = flight.max(self.window.mss());
         (self.prr_delivered, self.prr_out) = (0, 0);
         // The first copy goes out at once (RFC 6675, 5, step 4.3).
-        self.window.congestion = self.pipe() + self.window.mss;
+        self.window.congestion = self.pipe() + self.window.mss();
     }
 
     /// Lets RACK look for losses, and sets its timer when something may only be late.
     pub(super) fn detect(&mut self, cx: &Context<'_>) {
-        let recovering = self.phase != Phase::Open;
-        let (shortest, smoothed) = (self.rtt.shortest, self.rtt.smoothed());
+        let recovering = self.facts.has(REPAIRS);
+        let (shortest, smoothed) = (self.rtt.shortest(), self.rtt.smoothed());
         self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering).unwrap_or_default();
     }
 
@@ -400,7 +401,7 @@ impl Connection {
     /// new window, an acknowledgment that shows `progress`, no new loss, lets one segment more go out than arrived.
     fn reduce_in_proportion(&mut self, arrived: u32, partial: bool, progress: bool) {
         self.prr_delivered = self.prr_delivered.saturating_add(arrived);
-        let (pipe, threshold, mss) = (self.pipe(), self.window.threshold, self.window.mss);
+        let (pipe, threshold, mss) = (self.pipe(), self.window.threshold, self.window.mss());
         let send = if pipe > threshold {
             let share = u64::from(self.prr_delivered) * u64::from(threshold);
             let due = share.div_ceil(u64::from(self.prr_flight));
@@ -418,18 +419,18 @@ impl Connection {
     /// Bytes that may follow each other at once after a gap: as at the beginning. A peer's window that was full behind the gap
     /// has let nothing out meanwhile, and all that was saved up would overflow the queue that has just dropped something.
     fn burst(&self) -> u32 {
-        Window::initial(self.window.mss).congestion
+        Window::initial(self.window.mss()).congestion
     }
 
     fn recovered(&mut self, now: Timestamp) {
-        if self.phase == Phase::Recovery {
+        if self.facts.has(RECOVERY) {
             // RFC 6582, 3.2 asks for something against bursts here.
             self.window.congestion =
-                self.window.threshold.min(self.pipe() + self.burst()).max(self.window.mss);
+                self.window.threshold.min(self.pipe() + self.burst()).max(self.window.mss());
         }
         self.timeouts.over(now);
-        self.phase = Phase::Open;
-        self.duplicates = 0;
+        self.facts.remove(REPAIRS);
+        self.set_duplicates(0);
         self.board.recovered();
     }
 
@@ -444,10 +445,10 @@ impl Connection {
         self.facts.add_if(SLOWED, self.facts.has(ECN));
         self.undo = None;
         // RFC 5681, 3.2 (2): what went out beyond the window while the loss was not yet sure (limited transmit) does not count.
-        let flight = if self.phase == Phase::Open { flight.min(self.window.congestion) } else { flight };
+        let flight = if !self.facts.has(REPAIRS) { flight.min(self.window.congestion) } else { flight };
         let left = self.congestion.algorithm().reduced(&self.window, flight);
         // RFC 5681, equation 4, and RFC 9438, 4.6: two segments at least.
-        self.window.threshold = left.max(2 * self.window.mss);
+        self.window.threshold = left.max(2 * self.window.mss());
         left
     }
 }
@@ -482,11 +483,11 @@ impl Connection {
         let mss = mss_of(mtu.max(least).into(), self.flow.remote);
         let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
         self.path_mss = self.path_mss.min(mss);
-        let shorter = u32::from(mss) - options < self.window.mss;
+        let shorter = u32::from(mss) - options < self.window.mss();
         if shorter {
             self.set_mss(mss);
             let lost = self.board.lost();
-            self.board.lose_longer(self.window.mss);
+            self.board.lose_longer(self.window.mss());
             if self.board.lost() > lost {
                 (self.narrowed, self.narrowed_end) = (true, self.nxt);
             }

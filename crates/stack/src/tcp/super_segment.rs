@@ -15,7 +15,7 @@ const NEAR: u32 = 19;
 impl Connection {
     /// Full segments that leave together at most. Of what does, the last is marked with PSH: the peer's program may as well have it.
     pub(super) fn together(&self) -> u32 {
-        let mss = self.window.mss;
+        let mss = self.window.mss();
         // Two of them are in flight before the first is acknowledged.
         let half = self.window.congestion / (2 * mss);
         (self.worth() / mss).max(self.limits.super_segment_min.into()).min(half).min(MOST / mss).max(1)
@@ -23,7 +23,7 @@ impl Connection {
 
     /// Bytes that are worth leaving together.
     fn worth(&self) -> u32 {
-        let far = u32::try_from(self.rtt.shortest.0 >> NEAR).unwrap_or(u32::MAX);
+        let far = u32::try_from(self.rtt.shortest().0 >> NEAR).unwrap_or(u32::MAX);
         let near = MOST.checked_shr(far).unwrap_or(0);
         if near == MOST {
             return MOST;
@@ -51,10 +51,12 @@ mod tests {
             [(1460, 90, 41), (1460, 0, 1), (1460, 2, 2), (40_000, 2, 1), (65_495, 2, 1)]
         {
             let mut connection = Connection::default();
-            (connection.window.mss, connection.window.congestion) = (mss, 200 * mss);
+            connection.window.set_mss(mss);
+            connection.window.congestion = 200 * mss;
             connection.limits.super_segment_min = least;
             // So far away that a millisecond is worth nothing.
-            connection.rtt.sample(Span::of(Duration::from_secs(100)), Timestamp::ZERO, Default::default());
+            let (rtt, round) = (&mut connection.rtt, &mut connection.rtt_round);
+            rtt.sample(Span::of(Duration::from_secs(100)), Timestamp::ZERO, Default::default(), round);
             assert_eq!(connection.together(), expected, "{mss}, {least} at least");
         }
     }

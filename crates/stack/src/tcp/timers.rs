@@ -6,8 +6,8 @@ use bywash_frame::FRAME_SIZE;
 use bywash_wire::TcpFlags;
 
 use super::CloseReason;
-use super::connection::{Connection, NEVER, Phase, Probe, SendTimer};
-use super::facts::{ACK_NOW, HELD, SACK, SQUEEZED, SYN_OUT};
+use super::connection::{Connection, NEVER, Probe, SendTimer};
+use super::facts::{ACK_NOW, HELD, LOSS, PROBE, RECOVERY, REPAIRS, SACK, SQUEEZED, SYN_OUT};
 use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
@@ -102,8 +102,7 @@ impl Connection {
     /// RFC 8985, 7.2: two round trips, and more when a single segment may wait for its acknowledgment.
     fn probe_wait(&self) -> Option<Span> {
         let probes = self.facts.has(SACK)
-            && self.phase == Phase::Open
-            && self.probe().is_none()
+            && !self.facts.has(REPAIRS.with(PROBE))
             && !self.rtt.is_probed()
             && self.state != State::SynReceived;
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
@@ -165,27 +164,29 @@ impl Connection {
         self.facts.remove(HELD);
         self.timeouts.another(cx.now);
         self.count_in_row();
-        let rtt = (self.rtt.shortest, self.rtt.smoothed());
-        self.board.timed_out(cx.now, self.window.mss, self.facts.has(SACK), rtt);
+        let rtt = (self.rtt.shortest(), self.rtt.smoothed());
+        self.board.timed_out(cx.now, self.window.mss(), self.facts.has(SACK), rtt);
         self.rtt.back_off();
         if self.facts.has(SYN_OUT) {
             // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
             return;
         }
         // RFC 5681, equation 4, but once only for the same data.
-        if self.phase != Phase::Loss {
-            let undo = if self.phase == Phase::Open { self.remember_timeout() } else { None };
+        if !self.facts.has(LOSS) {
+            let undo = if !self.facts.has(REPAIRS) { self.remember_timeout() } else { None };
             self.reduce();
             self.undo = undo;
         }
         // RFC 6582, 3.2 (4): each time, for what went out since the last one is lost, too.
-        (self.phase, self.recover) = (Phase::Loss, self.nxt);
+        self.recover = self.nxt;
+        self.facts.remove(RECOVERY);
+        self.facts.add(LOSS);
         self.congestion.algorithm().timed_out();
         // A window that has shut behind what is out is probed by it.
         self.window_probes = self.window_probes.saturating_add(u8::from(self.wnd == 0));
-        self.duplicates = 0;
+        self.set_duplicates(0);
         // RFC 6298, 5.4: one segment goes out again, whatever is too young to be lost.
-        self.window.congestion = self.pipe() + self.window.mss;
+        self.window.congestion = self.pipe() + self.window.mss();
         self.set_probe(None);
     }
 
@@ -223,12 +224,12 @@ impl Connection {
     /// How many bytes the next segment would have if it were to go now, whatever there is to hold it back.
     fn sendable(&mut self) -> u32 {
         let available = self.record_left(self.nxt).unwrap_or(u32::MAX).min(self.unsent());
-        available.min(self.usable()).min(self.window.mss)
+        available.min(self.usable()).min(self.window.mss())
     }
 
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
-        if self.board.has_lost() && self.phase == Phase::Open && !self.is_narrowed() {
+        if self.board.has_lost() && !self.facts.has(REPAIRS) && !self.is_narrowed() {
             self.begin_recovery(0, cx);
         }
     }

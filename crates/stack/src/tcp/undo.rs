@@ -2,8 +2,8 @@
 //! packets had only been overtaken, or had taken their time.
 
 use super::congestion::{Congestion, Window};
-use super::connection::{Connection, Phase};
-use super::facts::SACK;
+use super::connection::Connection;
+use super::facts::{LOSS, RECOVERY, SACK};
 use super::segment::Segment;
 use super::seq::Seq;
 use crate::Timestamp;
@@ -129,23 +129,19 @@ impl Connection {
             self.window.threshold = undo.threshold;
             // What a recovery has taken for lost makes the window no larger by being on its way: acknowledgments of it do.
             let mut out = self.pipe();
-            match std::mem::replace(&mut self.phase, Phase::Open) {
-                Phase::Open => {}
-                Phase::Recovery => {
-                    self.board.recovered();
-                    // What was taken for lost had been overtaken (RFC 8985, 6.2, step 3).
-                    self.board.overtaken_since(self.una);
-                    self.board.expect_lost(false);
-                }
-                Phase::Loss => {
-                    self.timeouts.over(cx.now);
-                    // A probe's copy was late, too.
-                    self.board.expect_lost(true);
-                    out = self.pipe();
-                }
+            if self.facts.take(RECOVERY) {
+                self.board.recovered();
+                // What was taken for lost had been overtaken (RFC 8985, 6.2, step 3).
+                self.board.overtaken_since(self.una);
+                self.board.expect_lost(false);
+            } else if self.facts.take(LOSS) {
+                self.timeouts.over(cx.now);
+                // A probe's copy was late, too.
+                self.board.expect_lost(true);
+                out = self.pipe();
             }
             // RFC 4015, 3.1 (9): no burst; slow start leads back to where it was.
-            let initial = Window::initial(self.window.mss).congestion;
+            let initial = Window::initial(self.window.mss()).congestion;
             let window = out.saturating_add(bytes.min(initial));
             self.window.congestion = self.window.congestion.max(window);
         }

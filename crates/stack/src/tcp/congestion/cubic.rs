@@ -42,7 +42,7 @@ impl Algorithm for Cubic {
         if acked == 0 {
             return;
         }
-        let mss = f64::from(window.mss);
+        let mss = f64::from(window.mss());
         let current = f64::from(window.congestion) / mss;
         // 4.2 and 5.8: the time that the window was not needed does not count.
         if std::mem::take(&mut window.unneeded) {
@@ -79,7 +79,7 @@ impl Algorithm for Cubic {
 
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a part of a u32")]
     fn reduced(&mut self, window: &Window, flight: u32) -> u32 {
-        let mss = f64::from(window.mss);
+        let mss = f64::from(window.mss());
         let current = f64::from(window.congestion) / mss;
         self.prior = current;
         // 4.7, fast convergence: who loses earlier than last time gives way to others.

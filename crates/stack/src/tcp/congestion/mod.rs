@@ -22,13 +22,13 @@ pub enum CongestionControl {
     NewReno,
 }
 
-/// The congestion window. All numbers are bytes.
+/// The congestion window. All numbers are bytes. Small: each segment needs it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Window {
     pub(crate) congestion: u32,
     /// Below it is slow start.
     pub(crate) threshold: u32,
-    pub(crate) mss: u32,
+    mss: u16,
     /// Something has arrived while it was not full, since it grew last.
     pub(crate) unneeded: bool,
 }
@@ -36,7 +36,21 @@ pub(crate) struct Window {
 impl Window {
     /// RFC 6928: ten segments, or 14600 bytes when they are large.
     pub(crate) fn initial(mss: u32) -> Self {
-        Self { congestion: (10 * mss).min(14_600.max(2 * mss)), threshold: u32::MAX, mss, unneeded: false }
+        let congestion = (10 * mss).min(14_600.max(2 * mss));
+        let mut window = Self { congestion, threshold: u32::MAX, ..Self::default() };
+        window.set_mss(mss);
+        window
+    }
+
+    /// The payload of a full segment.
+    #[inline]
+    pub(crate) fn mss(&self) -> u32 {
+        self.mss.into()
+    }
+
+    /// See [`Window::mss`]. No segment is longer than the 65 535 bytes that IP has a length for.
+    pub(crate) fn set_mss(&mut self, mss: u32) {
+        self.mss = u16::try_from(mss).unwrap_or(u16::MAX);
     }
 
     /// RFC 5681, 3.1: one more byte for each byte acknowledged, but without its limit of a segment for each ACK (RFC 3465's is

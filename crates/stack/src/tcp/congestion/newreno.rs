@@ -14,7 +14,7 @@ impl Algorithm for NewReno {
         // RFC 5681, 3.1: a segment for each window's worth of bytes (byte counting, RFC 3465).
         while self.acked >= window.congestion {
             self.acked -= window.congestion;
-            window.congestion = window.congestion.saturating_add(window.mss);
+            window.congestion = window.congestion.saturating_add(window.mss());
         }
     }
 
