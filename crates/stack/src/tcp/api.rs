@@ -5,8 +5,8 @@ use bywash_frame::Pool;
 use super::congestion::Congestion;
 use super::connection::{Connection, NEVER};
 use super::facts::{
-    ACK_NOW, ANSWERS, AWAITS_MORE, CORK, DIRTY, FIN_WANTED, MORE, NODELAY, RELEASED, SQUEEZED, TOLD_READABLE,
-    WANTS_ROOM,
+    ACK_NOW, ANSWERS, AWAITS_MORE, CORK, DIRTY, FIN_WANTED, MORE_FOLLOWS, NODELAY, RELEASED, SQUEEZED,
+    TOLD_READABLE, WANTS_ROOM,
 };
 use super::seq::Seq;
 use super::state::{Cause, State};
@@ -49,14 +49,14 @@ pub enum TcpError {
 
 impl Tcp {
     pub(super) fn index(&self, id: ConnectionId) -> Result<u32, TcpError> {
-        let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.facts.has(RELEASED));
+        let known = self.connections.peek(id.index).is_some_and(|c| c.id == id && !c.facts.any(RELEASED));
         if known { Ok(id.index) } else { Err(TcpError::Closed) }
     }
 
     /// A connection that the program has, to be worked on.
     #[inline]
     fn connection(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
-        let known = self.connections.get_mut(id.index).filter(|c| c.id == id && !c.facts.has(RELEASED));
+        let known = self.connections.get_mut(id.index).filter(|c| c.id == id && !c.facts.any(RELEASED));
         known.ok_or(TcpError::Closed)
     }
 
@@ -70,7 +70,7 @@ impl Tcp {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
         let written = connection.send.write(&bytes[..room], cx.share, cx.pool);
-        connection.facts.remove(MORE.with(AWAITS_MORE));
+        connection.facts.remove(MORE_FOLLOWS.with(AWAITS_MORE));
         self.queued(id, written < bytes.len());
         Ok(written)
     }
@@ -78,7 +78,7 @@ impl Tcp {
     fn send_part(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
         let written = self.send(id, bytes, cx)?;
         let connection = &mut self.connections[id.index];
-        connection.facts.add(MORE.with(AWAITS_MORE));
+        connection.facts.add(MORE_FOLLOWS.with(AWAITS_MORE));
         Ok(written)
     }
 
@@ -96,7 +96,7 @@ impl Tcp {
             ended = n < place.len();
             n
         });
-        connection.facts.remove(MORE.with(AWAITS_MORE));
+        connection.facts.remove(MORE_FOLLOWS.with(AWAITS_MORE));
         self.queued(id, !ended);
         Ok(written)
     }
@@ -138,7 +138,7 @@ impl Tcp {
                 break;
             }
         }
-        connection.facts.remove(MORE.with(AWAITS_MORE));
+        connection.facts.remove(MORE_FOLLOWS.with(AWAITS_MORE));
         self.queued(id, written < all);
         Ok(written)
     }
@@ -147,7 +147,7 @@ impl Tcp {
     #[inline]
     fn sender(&mut self, id: ConnectionId) -> Result<&mut Connection, TcpError> {
         let connection = self.connection(id)?;
-        if connection.state.gives_data() && !connection.facts.has(FIN_WANTED) {
+        if connection.state.gives_data() && !connection.facts.any(FIN_WANTED) {
             return Ok(connection);
         }
         Err(if connection.state == State::Closed { TcpError::Closed } else { TcpError::Shutdown })
@@ -164,7 +164,7 @@ impl Tcp {
     #[inline]
     fn line_up(&mut self, i: u32) {
         let connection = &mut self.connections[i];
-        if !connection.facts.has(DIRTY) {
+        if !connection.facts.any(DIRTY) {
             connection.facts.add(DIRTY);
             self.dirty.push_back(i);
         }
@@ -206,7 +206,7 @@ impl Tcp {
         let connection = &mut self.connections[i];
         if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
-        } else if !connection.facts.has(FIN_WANTED) {
+        } else if !connection.facts.any(FIN_WANTED) {
             connection.facts.add(FIN_WANTED);
             connection.step(Cause::Shutdown, cx);
         }
@@ -223,7 +223,7 @@ impl Tcp {
             connection.break_off(cx);
         } else if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
-        } else if !connection.facts.has(FIN_WANTED) {
+        } else if !connection.facts.any(FIN_WANTED) {
             connection.facts.add(FIN_WANTED);
             connection.step(Cause::Shutdown, cx);
         } else if connection.state == State::FinWait2 {

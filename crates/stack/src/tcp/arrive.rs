@@ -11,8 +11,8 @@ use super::challenge::may_challenge;
 use super::connection::{Connection, NEVER, clock};
 use super::emit::Bare;
 use super::facts::{
-    ACK_NOW, ANSWERS, AWAITS_MORE, ECHO, ECN, ECT, FIN_SENT, FIN_WANTED, RELEASED, REPAIRS, SACK, SQUEEZED,
-    SYN_OUT, TIMESTAMPS,
+    ACK_NOW, ANSWERS, AWAITS_MORE, ECHOES_MARK, ECN, ECT, FIN_SENT, FIN_WANTED, RELEASED, REPAIRS, SACK,
+    SQUEEZED, SYN_OUT, TIMESTAMPS,
 };
 use super::listen::{default_mss, offered_segment};
 use super::receive_buffer::{Held, length};
@@ -127,7 +127,7 @@ impl Connection {
     /// seen to be one: who makes up a clock far ahead would shut out the peer.
     fn note_clock(&mut self, segment: &Segment, now: Timestamp) {
         if let Some((value, _)) = segment.options.timestamps
-            && self.facts.has(TIMESTAMPS)
+            && self.facts.any(TIMESTAMPS)
             && (!Seq(value).before(Seq(self.ts_recent)) || self.is_clock_old(now))
             && !segment.seq.after(self.last_ack_sent)
         {
@@ -195,7 +195,7 @@ impl Connection {
             }
             _ => (self.wnd_scale, self.rcv_scale) = (0, 0),
         }
-        self.facts.add_if(SACK, options.sack_permitted && self.limits.sack);
+        self.facts.set(SACK, options.sack_permitted && self.limits.sack);
         if let Some((value, _)) = options.timestamps.filter(|_| self.limits.timestamps) {
             self.facts.add(TIMESTAMPS);
             (self.ts_recent, self.ts_recent_at) = (value, now);
@@ -205,18 +205,18 @@ impl Connection {
         // RFC 3168, 6.1.1: the answer has ECE alone; a SYN,ACK with both bits is a reflection.
         let answer = segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::CWR);
         let ecn = self.limits.ecn && segment.has(TcpFlags::ACK) && answer;
-        self.facts.add_if(ECN, ecn);
+        self.facts.set(ECN, ecn);
         // The answer may be to the first SYN, and the later ones had not asked.
-        self.facts.add_if(ECT, ecn && self.rtt.backoff() == 0);
+        self.facts.set(ECT, ecn && self.rtt.backoff() == 0);
     }
 
     /// The payload of a segment, if the path takes it: options come off it (RFC 6691).
     pub(super) fn set_mss(&mut self, mss: u16) {
         // What a peer asks for has a floor, or it would make us work for every byte; IPv4 itself has a lower one.
         let mss = mss.max(88).min(self.path_mss).max(28);
-        let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
+        let options = if self.facts.any(TIMESTAMPS) { 12 } else { 0 };
         let mss = u32::from(mss) - options;
-        if self.window.congestion == 0 || !self.facts.has(REPAIRS) && self.facts.has(SYN_OUT) {
+        if self.window.congestion == 0 || !self.facts.any(REPAIRS) && self.facts.any(SYN_OUT) {
             self.window = super::congestion::Window::initial(mss);
         }
         self.window.set_mss(mss);
@@ -224,7 +224,7 @@ impl Connection {
 
     /// The segment size of now, options included, as [`Connection::set_mss`] takes it.
     pub(super) fn full_mss(&self) -> u16 {
-        let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
+        let options = if self.facts.any(TIMESTAMPS) { 12 } else { 0 };
         u16::try_from(self.window.mss() + options).unwrap_or(u16::MAX)
     }
 
@@ -248,7 +248,7 @@ impl Connection {
             self.keepalive_at = cx.now + self.limits.keepalive_idle;
         }
         // The program has an early one.
-        if self.facts.has(RELEASED) || early {
+        if self.facts.any(RELEASED) || early {
             return;
         }
         cx.events.push(if self.is_accepted() {
@@ -261,7 +261,7 @@ impl Connection {
     /// First, check the sequence number; before it, that the segment is not of an older lap (RFC 7323, 5.3).
     fn check_sequence(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
         let reset = segment.has(TcpFlags::RST);
-        if self.facts.has(TIMESTAMPS) && !reset {
+        if self.facts.any(TIMESTAMPS) && !reset {
             // RFC 7323, 3.2: once agreed on, they are in every segment but a reset.
             let Some((value, _)) = segment.options.timestamps else {
                 cx.counters.tcp_paws += 1;
@@ -353,7 +353,7 @@ impl Connection {
             }
             self.step(Cause::Connected, cx);
             // 3.10.4, SYN-RECEIVED: a close that came before is done now.
-            if self.facts.has(FIN_WANTED) {
+            if self.facts.any(FIN_WANTED) {
                 self.step(Cause::Shutdown, cx);
             }
             (self.wl1, self.wl2) = (segment.seq - 1, segment.ack);
@@ -368,7 +368,7 @@ impl Connection {
         if opens {
             self.begin(cx.now);
         }
-        if self.facts.has(FIN_SENT) && self.una == self.nxt {
+        if self.facts.any(FIN_SENT) && self.una == self.nxt {
             self.fin_acknowledged(cx);
         }
         if self.state == State::Closed { Done } else { On }
@@ -380,7 +380,7 @@ impl Connection {
         match self.state {
             State::Closed if before == State::LastAck => self.terminate(CloseReason::Done, cx),
             // What else comes there does not make it longer.
-            State::FinWait2 if self.facts.has(RELEASED) && before != State::FinWait2 => {
+            State::FinWait2 if self.facts.any(RELEASED) && before != State::FinWait2 => {
                 self.linger_at = cx.now + self.limits.fin_timeout;
             }
             _ => {}
@@ -392,7 +392,7 @@ impl Connection {
         if segment.payload == 0 || !self.state.takes_data() {
             return cx.pool.give_packet(packet);
         }
-        if self.facts.has(RELEASED)
+        if self.facts.any(RELEASED)
             && (segment.end() - u32::from(segment.has(TcpFlags::FIN))).after(self.rcv_nxt)
         {
             // RFC 9293, 3.6.1 (SHLD-3): data for a program that has gone would never be read: tell the peer. What comes again with
@@ -440,7 +440,7 @@ impl Connection {
     /// that takes back what it did about a loss waits for the report of each copy.
     #[cold]
     fn report_duplicate(&mut self, from: Seq, to: Seq, cx: &mut Context<'_>) {
-        if self.facts.has(SACK) && self.duplicate().is_some() {
+        if self.facts.any(SACK) && self.duplicate().is_some() {
             self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx);
             self.facts.add(ACK_NOW);
         }
@@ -550,7 +550,7 @@ impl Connection {
             self.largest = size.min(offered_segment(&self.flow, &self.limits, cx.out));
         }
         let now = cx.now;
-        match segment.options.timestamps.filter(|_| self.facts.has(TIMESTAMPS)) {
+        match segment.options.timestamps.filter(|_| self.facts.any(TIMESTAMPS)) {
             Some((_, echo)) => {
                 let offset = self.ts_offset;
                 self.heard.echoed(echo, || clock(now, offset).wrapping_sub(echo));
@@ -590,7 +590,7 @@ impl Connection {
         self.tell_readable(cx);
         // SHLD-19: one acknowledgment for two full segments at least; as with Linux, for a full one and the end of a message, too.
         let more = self.unacknowledged() > u32::from(self.largest);
-        if more || (self.quick > 0 && !self.facts.has(ANSWERS)) {
+        if more || (self.quick > 0 && !self.facts.any(ANSWERS)) {
             self.facts.add(ACK_NOW);
         } else if self.ack_at == NEVER {
             self.ack_at = cx.now + DELAYED_ACK;
@@ -649,12 +649,12 @@ impl Connection {
     /// RFC 3168, 6.1.3: a mark is told in every acknowledgment until the sender has slowed down.
     fn take_mark(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         if segment.has(TcpFlags::CWR) {
-            self.facts.remove(ECHO);
+            self.facts.remove(ECHOES_MARK);
         }
-        if self.facts.has(ECN) && segment.ecn == MARKED {
+        if self.facts.any(ECN) && segment.ecn == MARKED {
             cx.counters.tcp_ecn_marked += 1;
-            self.facts.add_if(ACK_NOW, !self.facts.has(ECHO));
-            self.facts.add(ECHO);
+            self.facts.add_if(ACK_NOW, !self.facts.any(ECHOES_MARK));
+            self.facts.add(ECHOES_MARK);
         }
     }
 
@@ -686,7 +686,7 @@ impl Connection {
         self.edge = self.edge.max(self.rcv_nxt);
         self.facts.add(ACK_NOW);
         self.step(Cause::FinReceived, cx);
-        if !self.facts.has(RELEASED) {
+        if !self.facts.any(RELEASED) {
             cx.events.push(Event::PeerClosed(self.id));
         }
     }
@@ -708,7 +708,7 @@ impl Connection {
         } else {
             (Seq(0), TcpFlags::RST)
         };
-        let clock = self.facts.has(TIMESTAMPS) && synchronized;
+        let clock = self.facts.any(TIMESTAMPS) && synchronized;
         let timestamps = clock.then(|| (self.clock(cx.now), self.ts_recent));
         let options = bywash_wire::TcpOptions { timestamps, ..Default::default() };
         Bare { flow: self.flow, seq, ack, flags, window: 0, options }.send_as(&self.limits, cx);

@@ -63,7 +63,7 @@ impl Connection {
         let next = unsent.min(self.window.mss());
         match () {
             () if self.send.len() == 0 => HeldBy::Nothing,
-            () if unsent == 0 && self.facts.has(WANTS_ROOM) && room > 0 => HeldBy::Buffer,
+            () if unsent == 0 && self.facts.any(WANTS_ROOM) && room > 0 => HeldBy::Buffer,
             () if unsent == 0 && self.board.is_message_of(now) => HeldBy::Nothing,
             () if unsent > 0 && room >= next && self.usable() < next => HeldBy::Window,
             () => HeldBy::Network,

@@ -9,7 +9,7 @@ use bywash_frame::prefetch;
 use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
 use super::facts::{
-    ACK_NOW, DUPLICATED, FIN_SENT, Facts, RELEASED, SACK, SYN_OUT, TOLD_READABLE, WANTS_ROOM,
+    ACK_NOW, DUPLICATE_ACKS, FIN_SENT, Facts, RELEASED, SACK, SYN_OUT, TOLD_READABLE, WANTS_ROOM,
 };
 use super::fast_open::Opening;
 use super::rate::DeliveryRate;
@@ -315,7 +315,7 @@ impl Connection {
     /// Whether a number of what is out is our SYN's.
     #[inline]
     pub(super) fn is_syn(&self, number: Seq) -> bool {
-        self.facts.has(SYN_OUT) && number == self.una
+        self.facts.any(SYN_OUT) && number == self.una
     }
 
     /// Bytes since our last acknowledgment.
@@ -334,7 +334,7 @@ impl Connection {
     /// The number of the first byte in the send buffer.
     #[inline]
     pub(super) fn base(&self) -> Seq {
-        self.una + u32::from(self.facts.has(SYN_OUT))
+        self.una + u32::from(self.facts.any(SYN_OUT))
     }
 
     /// The number after the last byte in the send buffer.
@@ -346,14 +346,14 @@ impl Connection {
     /// So many duplicate acknowledgments have come.
     pub(super) fn set_duplicates(&mut self, count: u32) {
         self.duplicates = count;
-        self.facts.set(DUPLICATED, count > 0);
+        self.facts.set(DUPLICATE_ACKS, count > 0);
     }
 
     /// Bytes in the network, as far as anyone knows.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
         let arrived =
-            if self.facts.has(SACK) { 0 } else { self.duplicates.saturating_mul(self.window.mss()) };
+            if self.facts.any(SACK) { 0 } else { self.duplicates.saturating_mul(self.window.mss()) };
         self.board.in_flight().saturating_sub(arrived)
     }
 
@@ -371,7 +371,7 @@ impl Connection {
     pub(super) fn bare_seq(&self) -> Seq {
         let end = self.una + self.wnd;
         let beyond = if self.nxt.after(end) { self.nxt - end } else { 0 };
-        if beyond >> self.wnd_scale == 0 || self.facts.has(SYN_OUT) { self.nxt } else { end }
+        if beyond >> self.wnd_scale == 0 || self.facts.any(SYN_OUT) { self.nxt } else { end }
     }
 
     /// Our clock, for the peer to echo: milliseconds, from a point nobody knows (RFC 7323, 5.4 and 7.1).
@@ -398,7 +398,7 @@ impl Connection {
     /// not said yet, whatever the state is called (RFC 9293, 3.10.4: it is entered when the FIN is sent).
     pub(super) fn has_said_all(&self) -> bool {
         matches!(self.state, State::Closing | State::LastAck)
-            && self.facts.has(FIN_SENT)
+            && self.facts.any(FIN_SENT)
             && self.send.len() == 0
     }
 
@@ -426,7 +426,7 @@ impl Connection {
     /// Tells a program that wanted to send more that there is room again, once there is enough to be worth it.
     #[inline]
     pub(super) fn tell_writable(&mut self, cx: &mut Context<'_>) {
-        if self.facts.has(WANTS_ROOM) {
+        if self.facts.any(WANTS_ROOM) {
             self.tell_room(cx);
         }
     }
@@ -434,7 +434,7 @@ impl Connection {
     #[inline(never)]
     fn tell_room(&mut self, cx: &mut Context<'_>) {
         let enough = (self.send.len() / 2).min(self.limits.unsent as usize / 2);
-        if self.send_room() >= enough.max(1) && !self.facts.has(RELEASED) {
+        if self.send_room() >= enough.max(1) && !self.facts.any(RELEASED) {
             self.facts.remove(WANTS_ROOM);
             cx.events.push(Event::Writable(self.id));
         }
@@ -448,7 +448,7 @@ impl Connection {
 
     /// Tells the program that there is something to read, once until it has read everything.
     pub(super) fn tell_readable(&mut self, cx: &mut Context<'_>) {
-        if !self.facts.has(TOLD_READABLE.with(RELEASED)) {
+        if !self.facts.any(TOLD_READABLE.with(RELEASED)) {
             self.facts.add(TOLD_READABLE);
             cx.events.push(Event::Readable(self.id));
         }
@@ -477,7 +477,7 @@ impl Connection {
         self.board.reset();
         (self.send_at, self.ack_at, self.keepalive_at, self.linger_at) = (NEVER, NEVER, NEVER, NEVER);
         self.facts.remove(ACK_NOW);
-        if !self.facts.has(RELEASED) {
+        if !self.facts.any(RELEASED) {
             cx.events.push(Event::Closed(self.id, reason));
         }
     }

@@ -13,7 +13,8 @@ use bywash_wire::{
 use super::Limits;
 use super::connection::Connection;
 use super::facts::{
-    ACK_NOW, ANSWERS, ECHO, ECN, ECT, HAS_RECORDS, MORE, SACK, SLOWED, SQUEEZED, TIMESTAMPS, URGES,
+    ACK_NOW, ANSWERS, ECHOES_MARK, ECN, ECT, HAS_RECORDS, MORE_FOLLOWS, SACK, SQUEEZED, TELLS_SLOWED,
+    TIMESTAMPS, URGES,
 };
 use super::listen::offered_segment;
 use super::receive_buffer::length;
@@ -88,7 +89,7 @@ impl Bare {
         };
         cx.counters.tcp_sent += 1;
         cx.counters.tcp_resets_sent += u64::from(self.flags.has(TcpFlags::RST));
-        let (before, after) = places(frame.bytes_mut());
+        let (before, after) = split(headers_of(frame.bytes_mut()));
         let (header, options) = self.header();
         let length = TCP_HEADER + options.len();
         after[TCP_HEADER..length].copy_from_slice(&options);
@@ -134,14 +135,14 @@ impl Connection {
             return false;
         };
         let mut flags = self.mark(seq, len, flags);
-        if self.facts.has(URGES) {
+        if self.facts.any(URGES) {
             flags = self.urge(seq, flags);
         }
         // Data beside our SYN is the first there is.
         let from = if len > 0 && !flags.has(TcpFlags::SYN) { seq - self.base() } else { 0 };
         let sent = self.emit_marked(frame, (seq, from, len, flags), cx);
         if sent && flags.has(TcpFlags::CWR) {
-            self.facts.remove(SLOWED);
+            self.facts.remove(TELLS_SLOWED);
         }
         sent
     }
@@ -166,7 +167,7 @@ impl Connection {
         (seq, from, len, flags): (Seq, u32, u32, TcpFlags),
         cx: &mut Context<'_>,
     ) -> bool {
-        let (before, after) = places(frame.bytes_mut());
+        let (before, after) = split(headers_of(frame.bytes_mut()));
         let (header, options, sum) = self.header(after, seq, len, flags, cx);
         let headers = TCP_HEADER + usize::from(options);
         let length = headers + len as usize;
@@ -182,7 +183,7 @@ impl Connection {
             sum = self.put_urgent(seq, after, sum);
         }
         // RFC 3168, 6.1.1, 6.1.4 and 6.1.5: not on SYNs, acknowledgments and copies.
-        let ect = if self.facts.has(ECT) && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
+        let ect = if self.facts.any(ECT) && len > 0 && !seq.before(self.nxt) { ECT0 } else { 0 };
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let (from, front) = (from as usize, way.transport());
         if length <= FRAME_DATA && len <= self.window.mss() {
@@ -255,32 +256,35 @@ impl Connection {
     /// something about them is not common, or frames have run out: then [`Connection::emit`] knows what to do.
     pub(super) fn emit_run(&mut self, count: u32, cx: &mut Context<'_>) -> u32 {
         let found = self.current_way(cx.out).is_some();
-        if !found || self.facts.has(SLOWED.with(URGES).with(HAS_RECORDS)) {
+        if !found || self.facts.any(TELLS_SLOWED.with(URGES).with(HAS_RECORDS)) {
             return 0;
         }
         let (mss, seq, end) = (self.window.mss(), self.nxt, self.data_end());
         let flags = self.mark(seq, mss, TcpFlags::ACK);
-        let (mut before, mut after) = ([0; HEADERS], [0; LONGEST]);
-        let (mut header, options, sum) = self.header(&mut after, seq, mss, flags, cx);
+        let mut template = [0; HEADERS + LONGEST];
+        let (before, after) = split(&mut template);
+        let (mut header, options, sum) = self.header(after, seq, mss, flags, cx);
         let headers = TCP_HEADER + usize::from(options);
         let length = headers + mss as usize;
         let Some(way) = &self.way else { return 0 };
         let Some(said) = u16::try_from(length).ok().filter(|_| length <= FRAME_DATA) else { return 0 };
-        let ect = if self.facts.has(ECT) { ECT0 } else { 0 };
-        way.put(&mut before, self.limits.traffic_class & !3 | ect, said);
+        let ect = if self.facts.any(ECT) { ECT0 } else { 0 };
+        way.put(before, self.limits.traffic_class & !3 | ect, said);
         let (front, offload, pseudo) = (way.transport(), way.offloads.checksum, way.pseudo(said));
         let (common, mut from, mut sent) = (pseudo.with(sum), (seq - self.base()) as usize, 0);
         let together = self.together();
         let mut place = 0;
         while sent < count {
             let Some(mut frame) = cx.pool.take() else { break };
-            let (link, tcp) = places(frame.bytes_mut());
-            (*link, *tcp) = (before, after);
+            let place_of_headers = headers_of(frame.bytes_mut());
+            // In one piece: two copies would be made in many more.
+            *place_of_headers = template;
+            let (_, tcp) = split(place_of_headers);
             let at = seq + sent * mss;
             header.sequence = at.0.into();
             place += 1;
             let last = place == together || sent + 1 == count;
-            let pushed = if at + mss == end { !self.facts.has(MORE) } else { last && place > 1 };
+            let pushed = if at + mss == end { !self.facts.any(MORE_FOLLOWS) } else { last && place > 1 };
             header.flags = if pushed { flags.with(TcpFlags::PSH) } else { flags };
             if last {
                 place = 0;
@@ -332,7 +336,7 @@ impl Connection {
             let both = TcpFlags::ECE.with(TcpFlags::CWR);
             return match (
                 flags.has(TcpFlags::ACK),
-                self.facts.has(ECN),
+                self.facts.any(ECN),
                 self.limits.ecn && self.rtt.backoff() == 0,
             ) {
                 (true, true, _) => flags.with(TcpFlags::ECE),
@@ -342,10 +346,10 @@ impl Connection {
             };
         }
         let mut flags = flags;
-        if self.facts.has(ECHO) {
+        if self.facts.any(ECHOES_MARK) {
             flags = flags.with(TcpFlags::ECE);
         }
-        if self.facts.has(SLOWED) && len > 0 && !seq.before(self.nxt) {
+        if self.facts.any(TELLS_SLOWED) && len > 0 && !seq.before(self.nxt) {
             flags = flags.with(TcpFlags::CWR);
         }
         flags
@@ -379,12 +383,12 @@ impl Connection {
         cx: &Context<'_>,
     ) -> (u8, Sum) {
         let syn = flags.has(TcpFlags::SYN);
-        let blocks = self.facts.has(SACK)
+        let blocks = self.facts.any(SACK)
             && (self.receive.has_gap() || self.duplicate().is_some())
             && (len == 0 || len + MOST_BLOCKS <= self.window.mss());
         let (_, to) = to.split_at_mut(TCP_HEADER);
         if !syn && !blocks {
-            let stamps = if self.facts.has(TIMESTAMPS) { to.first_chunk_mut::<STAMPS>() } else { None };
+            let stamps = if self.facts.any(TIMESTAMPS) { to.first_chunk_mut::<STAMPS>() } else { None };
             let Some(stamps) = stamps else { return (0, Sum::new()) };
             #[expect(clippy::cast_possible_truncation, reason = "12")]
             return (STAMPS as u8, put_stamps(stamps, (self.clock(cx.now), self.ts_recent), Sum::new()));
@@ -410,14 +414,14 @@ impl Connection {
             if self.opening.is_some() {
                 self.add_opening(&mut options);
             }
-            options.sack_permitted = self.facts.has(SACK) || (asks && self.limits.sack);
+            options.sack_permitted = self.facts.any(SACK) || (asks && self.limits.sack);
         } else {
             // Beside a full segment's payload there is no room: `output` sends them by themselves.
             let blocks = self.duplicate().into_iter().chain(self.receive.blocks());
             options.sack = blocks.take(4).map(|(start, end)| (start.0, end.0)).collect();
             self.set_duplicate(None);
         }
-        if self.facts.has(TIMESTAMPS) || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
+        if self.facts.any(TIMESTAMPS) || (syn && !flags.has(TcpFlags::ACK) && self.limits.timestamps) {
             options.timestamps = Some((self.clock(cx.now), self.ts_recent));
         }
         options
@@ -427,7 +431,7 @@ impl Connection {
     /// a segment (RFC 9293, 3.8.6.2.2, MUST-39).
     #[inline(always)]
     fn advertise(&mut self, syn: bool) -> u16 {
-        if self.facts.has(SQUEEZED) {
+        if self.facts.any(SQUEEZED) {
             return 0;
         }
         let free = self.rcv_limit.saturating_sub(length(self.receive.readable()));
@@ -452,13 +456,22 @@ impl Connection {
     }
 }
 
-/// Where in a new frame the headers in front of TCP are, and TCP's.
+/// Where in a new frame all headers are.
 #[inline]
-fn places(bytes: &mut [u8; FRAME_SIZE]) -> (&mut [u8; HEADERS], &mut [u8; LONGEST]) {
-    let (front, back) = bytes.split_at_mut(HEADROOM);
-    match (front.last_chunk_mut(), back.first_chunk_mut()) {
+fn headers_of(bytes: &mut [u8; FRAME_SIZE]) -> &mut [u8; HEADERS + LONGEST] {
+    match bytes[HEADROOM - HEADERS..].first_chunk_mut() {
+        Some(headers) => headers,
+        None => unreachable!("a frame has room for all headers"),
+    }
+}
+
+/// The headers in front of TCP, and TCP's.
+#[inline]
+fn split(headers: &mut [u8; HEADERS + LONGEST]) -> (&mut [u8; HEADERS], &mut [u8; LONGEST]) {
+    let (before, after) = headers.split_at_mut(HEADERS);
+    match (before.first_chunk_mut(), after.first_chunk_mut()) {
         (Some(before), Some(after)) => (before, after),
-        _ => unreachable!("a frame has room for all headers"),
+        _ => unreachable!("both have their length"),
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) const NODELAY: Facts = Facts(1 << 8);
 /// Only full segments go out.
 pub(super) const CORK: Facts = Facts(1 << 9);
 /// More follows what the program wrote last: it does not end there, and no segment says so.
-pub(super) const MORE: Facts = Facts(1 << 10);
+pub(super) const MORE_FOLLOWS: Facts = Facts(1 << 10);
 /// What is less than a full segment waits for that, or for the peer's next acceptable segment.
 pub(super) const AWAITS_MORE: Facts = Facts(1 << 11);
 /// It would write more than there was room for.
@@ -52,41 +52,41 @@ pub(super) const SQUEEZED: Facts = Facts(1 << 19);
 /// The congestion window, and nothing else, held back data.
 pub(super) const LIMITED: Facts = Facts(1 << 20);
 /// Nothing new goes out before the timer has: the window was one segment, and congestion was marked (RFC 3168, 6.1.2).
-pub(super) const HELD: Facts = Facts(1 << 21);
+pub(super) const HELD_BY_MARK: Facts = Facts(1 << 21);
 /// A mark came in: the peer is told until it says that it has slowed down.
-pub(super) const ECHO: Facts = Facts(1 << 22);
+pub(super) const ECHOES_MARK: Facts = Facts(1 << 22);
 /// We have slowed down, and the next new segment says so.
-pub(super) const SLOWED: Facts = Facts(1 << 23);
+pub(super) const TELLS_SLOWED: Facts = Facts(1 << 23);
 /// There are `duplicates`.
-pub(super) const DUPLICATED: Facts = Facts(1 << 30);
+pub(super) const DUPLICATE_ACKS: Facts = Facts(1 << 24);
 /// Something is missing, and proportional rate reduction (RFC 9937) sets the window until `recover`.
-pub(super) const RECOVERY: Facts = Facts(1 << 28);
+pub(super) const RECOVERY: Facts = Facts(1 << 25);
 /// The timer ran out: slow start until `recover`.
-pub(super) const LOSS: Facts = Facts(1 << 29);
+pub(super) const LOSS: Facts = Facts(1 << 26);
 
 // What there is of `seldom`.
-pub(super) const PROBE: Facts = Facts(1 << 24);
-pub(super) const SLOWED_AT: Facts = Facts(1 << 25);
-pub(super) const FIN_AT: Facts = Facts(1 << 26);
-pub(super) const DUPLICATE: Facts = Facts(1 << 27);
+pub(super) const PROBE: Facts = Facts(1 << 27);
+pub(super) const SLOWED_AT: Facts = Facts(1 << 28);
+pub(super) const FIN_AT: Facts = Facts(1 << 29);
+pub(super) const DUPLICATE: Facts = Facts(1 << 30);
 
 /// Something that was missing is being made up for.
 pub(super) const REPAIRS: Facts = RECOVERY.with(LOSS);
 /// Acknowledgments may say more than what has arrived: of a loss, of a probe, or that a window's marks are over.
-pub(super) const AWAITS_WORD: Facts = REPAIRS.with(DUPLICATED).with(PROBE).with(SLOWED_AT);
+pub(super) const AWAITS_WORD: Facts = REPAIRS.with(DUPLICATE_ACKS).with(PROBE).with(SLOWED_AT);
 /// One of these is so of a connection whose next segment is not the usual one.
 pub(super) const NOT_PREDICTED: Facts = AWAITS_WORD.with(FIN_AT).with(RELEASED).with(SQUEEZED);
 /// One of these is so of a connection that may have more to do, or less, than to send a message.
-pub(super) const NO_MESSAGE: Facts = FIN_SENT
-    .with(HELD)
+pub(super) const NOT_A_MESSAGE: Facts = FIN_SENT
+    .with(HELD_BY_MARK)
     .with(SQUEEZED)
     .with(CORK)
-    .with(MORE)
+    .with(MORE_FOLLOWS)
     .with(URGES)
     .with(HAS_RECORDS)
     .with(WANTS_ROOM)
-    .with(ECHO)
-    .with(SLOWED)
+    .with(ECHOES_MARK)
+    .with(TELLS_SLOWED)
     .with(REPAIRS);
 
 impl Facts {
@@ -97,8 +97,8 @@ impl Facts {
 
     /// Whether one of these is so.
     #[inline]
-    pub(super) const fn has(self, any: Self) -> bool {
-        self.0 & any.0 != 0
+    pub(super) const fn any(self, of: Self) -> bool {
+        self.0 & of.0 != 0
     }
 
     /// All of these are so from now on, or none.
@@ -133,7 +133,7 @@ impl Facts {
     /// None of these is so any more. Whether one was.
     #[inline]
     pub(super) const fn take(&mut self, facts: Self) -> bool {
-        let had = self.has(facts);
+        let had = self.any(facts);
         if had {
             self.remove(facts);
         }

@@ -227,9 +227,9 @@ impl TcpInfo {
     pub(super) fn of(c: &Connection, out: &Outbox, now: Timestamp) -> Self {
         let segments = c.board.segments(c.cut());
         let ca_state = match () {
-            () if c.facts.has(LOSS) => 4,
-            () if c.facts.has(RECOVERY) => 3,
-            () if c.facts.has(SLOWED_AT) => 2,
+            () if c.facts.any(LOSS) => 4,
+            () if c.facts.any(RECOVERY) => 3,
+            () if c.facts.any(SLOWED_AT) => 2,
             () => u8::from(segments.sacked > 0 || c.duplicates > 0),
         };
         // Before anything has come, nothing was read: this stands where the connection was established.
@@ -295,9 +295,9 @@ impl TcpInfo {
             total_rto: c.timeouts.count,
             total_rto_recoveries: c.timeouts.recoveries,
             total_rto_time: c.timeouts.time(now).duration(),
-            timestamps: c.facts.has(TIMESTAMPS),
-            sack: c.facts.has(SACK),
-            ecn: c.facts.has(ECN),
+            timestamps: c.facts.any(TIMESTAMPS),
+            sack: c.facts.any(SACK),
+            ecn: c.facts.any(ECN),
             syn_data: c.syn_data,
             fast_open_failed: c.fast_open_failed,
             wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),

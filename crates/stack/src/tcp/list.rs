@@ -1,7 +1,7 @@
 //! What listeners and connections there are.
 
 use super::connection::{Connection, NEVER, SendTimer};
-use super::facts::{HELD, RELEASED};
+use super::facts::{HELD_BY_MARK, RELEASED};
 use super::{Entry, State, Tcp};
 use crate::{Flow, Socket, SocketMemory, SocketState, SocketTimer, TimerKind};
 
@@ -30,7 +30,7 @@ impl Tcp {
             let queues = (c.receive.readable(), c.send.len());
             is(Entry::Connection(i), c.hash, &c.flow).then(|| Socket {
                 connection: Some((c.id, c.limits.congestion)),
-                orphaned: c.facts.has(RELEASED),
+                orphaned: c.facts.any(RELEASED),
                 memory: Some(memory(c)),
                 timer: timer(c),
                 ..socket(&c.flow, c.state, queues)
@@ -79,7 +79,7 @@ fn memory(c: &Connection) -> SocketMemory {
 /// Which timer is set, in the order in which Linux tells of them.
 fn timer(c: &Connection) -> Option<SocketTimer> {
     let sending = match c.send_timer {
-        SendTimer::Persist if !c.facts.has(HELD) => (TimerKind::Persist, c.window_probes),
+        SendTimer::Persist if !c.facts.any(HELD_BY_MARK) => (TimerKind::Persist, c.window_probes),
         _ => (TimerKind::Retransmission, c.rtt.backoff()),
     };
     let all = [

@@ -393,7 +393,7 @@ impl Tcp {
         if matches!(connection.state, State::TimeWait | State::Closed) {
             return self.settle_end(i, cx);
         }
-        if !connection.facts.has(DIRTY) {
+        if !connection.facts.any(DIRTY) {
             connection.facts.add(DIRTY);
             self.dirty.push_back(i);
         }
@@ -411,7 +411,7 @@ impl Tcp {
     fn wait(&mut self, i: u32, now: Timestamp, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
         // The peer's FIN is acknowledged by the connection, later ones by the entry.
-        if connection.facts.has(ACK_NOW) {
+        if connection.facts.any(ACK_NOW) {
             connection.emit(connection.nxt, 0, TcpFlags::ACK, cx);
         }
         let entry = TimeWait::of(connection, now);
@@ -437,7 +437,7 @@ impl Tcp {
     /// The table does not know a connection any more. Its entry is free when the program has let go of it, too.
     fn let_go(&mut self, i: u32, cx: &mut Context<'_>) {
         let connection = &mut self.connections[i];
-        if connection.facts.has(RELEASED) && !connection.facts.has(DIRTY) {
+        if connection.facts.any(RELEASED) && !connection.facts.any(DIRTY) {
             connection.forget_received(cx);
             connection.send.clear(cx.share, cx.pool);
             connection.id.generation = connection.id.generation.wrapping_add(1);
@@ -456,7 +456,7 @@ impl Tcp {
                 connection.wheel_at = NEVER;
                 // A deadline outlives its connection: to stop it costs more than to look at it once in vain.
                 if connection.state != State::Closed {
-                    let waits = connection.facts.has(DIRTY);
+                    let waits = connection.facts.any(DIRTY);
                     connection.expire(cx);
                     self.settle(i, cx);
                     if waits {

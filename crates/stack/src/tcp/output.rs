@@ -5,8 +5,8 @@ use bywash_wire::TcpFlags;
 use super::busy::HeldBy;
 use super::connection::{Connection, NEVER};
 use super::facts::{
-    ACK_NOW, AWAITS_MORE, CORK, FIN_SENT, FIN_WANTED, HELD, LIMITED, MORE, NO_MESSAGE, NODELAY, RECOVERY,
-    RELEASED, SACK, SLOWED, SQUEEZED, SYN_OUT, URGES, WANTS_ROOM,
+    ACK_NOW, AWAITS_MORE, CORK, FIN_SENT, FIN_WANTED, HELD_BY_MARK, LIMITED, MORE_FOLLOWS, NODELAY,
+    NOT_A_MESSAGE, RECOVERY, RELEASED, SACK, SQUEEZED, SYN_OUT, TELLS_SLOWED, URGES, WANTS_ROOM,
 };
 use super::receive_buffer::length;
 use super::seq::Seq;
@@ -28,11 +28,11 @@ impl Connection {
             return false;
         }
         let (mut turn, before) = (TURN, self.nxt);
-        if self.facts.has(ACK_NOW) && self.state.is_synchronized() && (self.early > 0 || self.has_blocks()) {
+        if self.facts.any(ACK_NOW) && self.state.is_synchronized() && (self.early > 0 || self.has_blocks()) {
             self.answer_early(cx);
         }
         let mut more = !self.send_copies(&mut turn, cx) || !self.send_new(&mut turn, cx);
-        if self.facts.has(ACK_NOW) && self.state.is_synchronized() {
+        if self.facts.any(ACK_NOW) && self.state.is_synchronized() {
             more |= !self.emit(self.bare_seq(), 0, TcpFlags::ACK, cx);
         }
         // Not without progress: a program would be told again and again while frames are wanting.
@@ -40,10 +40,10 @@ impl Connection {
             self.tell_writable(cx);
         }
         // There was no frame for the program's first byte: no acknowledgment will come that makes it try again.
-        if self.facts.has(WANTS_ROOM)
+        if self.facts.any(WANTS_ROOM)
             && self.send.len() == 0
             && self.send_room() > 0
-            && !self.facts.has(RELEASED)
+            && !self.facts.any(RELEASED)
         {
             if cx.pool.at_hand(1) > 0 {
                 self.tell_writable(cx);
@@ -52,7 +52,7 @@ impl Connection {
             }
         }
         self.note_busy(cx.now);
-        if self.facts.has(SQUEEZED) && self.ack_at == NEVER {
+        if self.facts.any(SQUEEZED) && self.ack_at == NEVER {
             self.ack_at = cx.now + super::timers::LOOK_AGAIN;
         }
         self.arm(cx.now);
@@ -71,7 +71,7 @@ impl Connection {
     fn answer_early(&mut self, cx: &mut Context<'_>) {
         let early = std::mem::take(&mut self.early);
         let mut due = if self.early_at == self.rcv_nxt { early } else { 0 };
-        if self.facts.has(SACK) {
+        if self.facts.any(SACK) {
             due = due.min(COUNTED.saturating_sub(self.early_acks));
         }
         self.early_acks = self.early_acks.saturating_add(due);
@@ -93,12 +93,12 @@ impl Connection {
         let len = self.send.len();
         self.state.has_opened()
             && self.board.is_empty()
-            && (len > 0 || self.facts.has(FIN_WANTED))
+            && (len > 0 || self.facts.any(FIN_WANTED))
             && len <= self.window.mss() as usize
             // A FIN takes a place in the peer's window, too.
-            && length(len) + u32::from(self.facts.has(FIN_WANTED)) <= self.usable().min(self.window.congestion)
-            && !self.facts.has(NO_MESSAGE)
-            && !(self.facts.has(ACK_NOW) && (self.early > 0 || self.has_blocks()))
+            && length(len) + u32::from(self.facts.any(FIN_WANTED)) <= self.usable().min(self.window.congestion)
+            && !self.facts.any(NOT_A_MESSAGE)
+            && !(self.facts.any(ACK_NOW) && (self.early > 0 || self.has_blocks()))
             && self.held_by == HeldBy::Nothing
             && self.send_at == NEVER
             && self.reorder_wait == Span::ZERO
@@ -110,7 +110,7 @@ impl Connection {
     #[inline]
     fn send_one(&mut self, cx: &mut Context<'_>) -> bool {
         const MESSAGE: TcpFlags = TcpFlags::ACK.with(TcpFlags::PSH);
-        let (len, fin) = (length(self.send.len()), self.facts.has(FIN_WANTED));
+        let (len, fin) = (length(self.send.len()), self.facts.any(FIN_WANTED));
         let sent = if fin {
             let flags = if len > 0 { MESSAGE } else { TcpFlags::ACK };
             self.emit(self.nxt, len, flags.with(TcpFlags::FIN), cx)
@@ -150,7 +150,7 @@ impl Connection {
     }
 
     fn has_blocks(&self) -> bool {
-        self.facts.has(SACK)
+        self.facts.any(SACK)
             && self.state != State::SynReceived
             && (self.receive.has_gap() || self.duplicate().is_some())
     }
@@ -180,7 +180,7 @@ impl Connection {
                 end = end.min(start + left);
             }
             // A peer without our SYN takes nothing else.
-            if self.facts.has(SYN_OUT) && !self.is_syn(start) {
+            if self.facts.any(SYN_OUT) && !self.is_syn(start) {
                 break;
             }
             let pipe = self.pipe();
@@ -206,13 +206,13 @@ impl Connection {
             return self.emit(start, 0, flags, cx);
         }
         let end = start + len;
-        let fin = self.facts.has(FIN_SENT) && end.after(self.data_end());
+        let fin = self.facts.any(FIN_SENT) && end.after(self.data_end());
         let bytes = len - u32::from(fin);
         let mut flags = TcpFlags::ACK;
         if fin {
             flags = flags.with(TcpFlags::FIN);
         }
-        let last = !(start + bytes).before(self.data_end()) && !self.facts.has(MORE);
+        let last = !(start + bytes).before(self.data_end()) && !self.facts.any(MORE_FOLLOWS);
         if bytes > 0 && (last || self.ends_record(start + bytes)) {
             flags = flags.with(TcpFlags::PSH);
         }
@@ -223,7 +223,7 @@ impl Connection {
     /// before.
     fn send_new(&mut self, turn: &mut u32, cx: &mut Context<'_>) -> bool {
         self.facts.remove(LIMITED);
-        if self.facts.has(FIN_SENT) || !self.speaks() {
+        if self.facts.any(FIN_SENT) || !self.speaks() {
             return true;
         }
         // RFC 5681, 4.1: after a pause nobody knows what the path takes. Acknowledgments say nothing of it.
@@ -247,10 +247,10 @@ impl Connection {
                 self.note_new(self.nxt + sent * len, cx.now);
                 continue;
             }
-            let fin = self.facts.has(FIN_WANTED) && self.nxt + len == self.data_end() && len < self.usable();
+            let fin = self.facts.any(FIN_WANTED) && self.nxt + len == self.data_end() && len < self.usable();
             let last = self.nxt + len == self.data_end();
             let mut flags = TcpFlags::ACK;
-            let pushed = (last && !self.facts.has(MORE)) || self.ends_record(self.nxt + len);
+            let pushed = (last && !self.facts.any(MORE_FOLLOWS)) || self.ends_record(self.nxt + len);
             if (pushed && len > 0) || len > self.window.mss() {
                 flags = flags.with(TcpFlags::PSH);
             }
@@ -276,7 +276,7 @@ impl Connection {
         if end - self.nxt < self.window.mss() {
             self.small_end = end;
         }
-        if self.facts.has(RECOVERY) {
+        if self.facts.any(RECOVERY) {
             self.prr_out += end - self.nxt;
         }
         self.nxt = end;
@@ -291,7 +291,7 @@ impl Connection {
         }
         let room = self.window.congestion.saturating_sub(self.pipe());
         // A FIN goes with the last one, which is not of the run.
-        let available = available.saturating_sub(u32::from(self.facts.has(FIN_WANTED)));
+        let available = available.saturating_sub(u32::from(self.facts.any(FIN_WANTED)));
         available.min(self.usable()).min(room) / mss
     }
 
@@ -302,9 +302,9 @@ impl Connection {
         let queued = self.data_end() - self.nxt;
         let available = self.record_left(self.nxt).unwrap_or(queued);
         if available == 0 {
-            return (self.facts.has(FIN_WANTED) && self.usable() > 0).then_some(0);
+            return (self.facts.any(FIN_WANTED) && self.usable() > 0).then_some(0);
         }
-        if self.facts.has(HELD) {
+        if self.facts.any(HELD_BY_MARK) {
             return None;
         }
         let room = self.window.congestion.saturating_sub(self.pipe());
@@ -320,7 +320,7 @@ impl Connection {
         if len >= mss {
             self.facts.add_if(LIMITED, room < available && room < usable);
             // CWR is on one segment (RFC 3168, 6.1.2). Ports that cut are not all known to keep it off the pieces behind the first.
-            let alone = self.facts.has(URGES.with(SLOWED));
+            let alone = self.facts.any(URGES.with(TELLS_SLOWED));
             return Some(if len > mss && self.is_cut_by_port() && !alone {
                 (len / mss).min(self.together()) * mss
             } else {
@@ -331,19 +331,19 @@ impl Connection {
         // before or Nagle is off; or half of the largest window; else the persist timer will send it. Of what went before only
         // small segments count, as in Linux (Minshall's variant): else the end of each write would wait for an acknowledgment that
         // the peer delays, for it waits for more.
-        let urgent = self.facts.has(URGES) && self.nxt.before(self.snd_up);
+        let urgent = self.facts.any(URGES) && self.nxt.before(self.snd_up);
         // Nothing will ever be added to the last segment of a record that others are behind.
-        let at_once = self.facts.has(FIN_WANTED) || urgent || available < queued;
-        let all = len == available && (self.facts.has(NODELAY) || at_once || !self.has_small_out());
+        let at_once = self.facts.any(FIN_WANTED) || urgent || available < queued;
+        let all = len == available && (self.facts.any(NODELAY) || at_once || !self.has_small_out());
         let half = len >= self.max_wnd / 2;
         // Corked, only full segments go; the persist timer sees to it that nothing waits for long.
-        let held = self.facts.has(CORK.with(AWAITS_MORE)) && !at_once;
+        let held = self.facts.any(CORK.with(AWAITS_MORE)) && !at_once;
         (len > 0 && !held && (all || half)).then_some(len)
     }
 
     /// Whether a FIN is to go out that has not.
     pub(super) fn owes_fin(&self) -> bool {
-        self.facts.has(FIN_WANTED) && !self.facts.has(FIN_SENT)
+        self.facts.any(FIN_WANTED) && !self.facts.any(FIN_SENT)
     }
 
     /// Whether a segment that was not full is not acknowledged yet.
@@ -357,7 +357,7 @@ impl Connection {
 
     /// Bytes that wait and have not been sent.
     pub(super) fn unsent(&self) -> u32 {
-        if self.facts.has(FIN_SENT) || self.state == State::SynSent {
+        if self.facts.any(FIN_SENT) || self.state == State::SynSent {
             return 0;
         }
         (self.base() + length(self.send.len())) - self.nxt.max(self.base())

@@ -73,8 +73,8 @@ impl Connection {
             return false;
         }
         let stamps = match segment.options.timestamps {
-            Some((value, _)) => self.facts.has(TIMESTAMPS) && !Seq(value).before(Seq(self.ts_recent)),
-            None => !self.facts.has(TIMESTAMPS),
+            Some((value, _)) => self.facts.any(TIMESTAMPS) && !Seq(value).before(Seq(self.ts_recent)),
+            None => !self.facts.any(TIMESTAMPS),
         };
         self.state == State::Established
             && segment.flags.without(TcpFlags::PSH.with(TcpFlags::FIN)) == TcpFlags::ACK
@@ -84,7 +84,7 @@ impl Connection {
             && (segment.ack == self.una && self.board.is_empty() || segment.ack.after(self.una))
             && self.acknowledges_as_usual(segment, NOT_PREDICTED)
             && !self.receive.has_gap()
-            && !(self.facts.has(ECN) && segment.ecn == crate::ip::MARKED)
+            && !(self.facts.any(ECN) && segment.ecn == crate::ip::MARKED)
     }
 
     /// Whether an acknowledgment says nothing of losses, none was seen that still matters, and nothing is `unusual`.
@@ -93,7 +93,7 @@ impl Connection {
         !segment.ack.after(self.nxt)
             && !self.board.is_disturbed()
             && segment.options.sack.is_empty()
-            && !self.facts.has(unusual)
+            && !self.facts.any(unusual)
     }
 
     /// Whether a segment that is not predicted itself, for it ends something, acknowledges new data as usual.

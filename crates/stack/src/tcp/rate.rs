@@ -88,6 +88,6 @@ impl Connection {
 
     /// Whether more could be out than the program has sent.
     fn has_no_more(&self) -> bool {
-        self.unsent() == 0 && self.pipe() < self.window.congestion && !self.facts.has(REPAIRS)
+        self.unsent() == 0 && self.pipe() < self.window.congestion && !self.facts.any(REPAIRS)
     }
 }

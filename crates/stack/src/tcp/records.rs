@@ -29,7 +29,7 @@ impl Connection {
     /// Bytes from `seq` on up to the end of its record, if one ends behind it.
     #[inline]
     pub(super) fn record_left(&mut self, seq: Seq) -> Option<u32> {
-        if self.facts.has(HAS_RECORDS) { self.find_record(seq) } else { None }
+        if self.facts.any(HAS_RECORDS) { self.find_record(seq) } else { None }
     }
 
     #[cold]

@@ -5,7 +5,8 @@ use bywash_wire::TcpFlags;
 use super::congestion::{Arrival, Window};
 use super::connection::{Connection, NEVER, Probe};
 use super::facts::{
-    ECN, FIN_SENT, HELD, LIMITED, LOSS, PROBE, RECOVERY, RELEASED, REPAIRS, SACK, SLOWED, SYN_OUT, TIMESTAMPS,
+    ECN, FIN_SENT, HELD_BY_MARK, LIMITED, LOSS, PROBE, RECOVERY, RELEASED, REPAIRS, SACK, SYN_OUT,
+    TELLS_SLOWED, TIMESTAMPS,
 };
 use super::listen::{largest_segment, mss_of};
 use super::scoreboard::{Cut, DUPLICATES, Delivered};
@@ -20,7 +21,7 @@ impl Connection {
     /// Takes the acknowledgment number, the window and the blocks of an acceptable segment.
     pub(super) fn acknowledge(&mut self, segment: &Segment, cx: &mut Context<'_>) {
         self.note_peer(cx.now);
-        let nothing_out = self.board.is_empty() && !self.facts.has(REPAIRS.with(PROBE));
+        let nothing_out = self.board.is_empty() && !self.facts.any(REPAIRS.with(PROBE));
         let no_blocks = segment.options.sack.is_empty();
         if nothing_out
             && no_blocks
@@ -55,7 +56,7 @@ impl Connection {
             && !window_changed
             && !segment.has(TcpFlags::FIN)
             && !self.board.is_empty();
-        let third = duplicate && !self.facts.has(SACK) && self.count_duplicate();
+        let third = duplicate && !self.facts.any(SACK) && self.count_duplicate();
         if self.board.is_empty() || self.wnd == 0 {
             self.note_patience();
         }
@@ -64,19 +65,19 @@ impl Connection {
         self.take_echo(segment, una, cx);
         self.take_back(segment, reported, (delivered.bytes, delivered.echoed), cx);
         // RFC 9937, 6.2: DeliveredData, without SACK as far as duplicates tell.
-        let due = !self.facts.has(RECOVERY) || self.prr_delivered < self.prr_flight;
-        let arrived = if duplicate && !self.facts.has(SACK) && due {
+        let due = !self.facts.any(RECOVERY) || self.prr_delivered < self.prr_flight;
+        let arrived = if duplicate && !self.facts.any(SACK) && due {
             self.window.mss()
         } else {
             delivered.bytes.saturating_sub(counted.saturating_mul(self.window.mss()))
         };
-        if third && !self.facts.has(REPAIRS) {
+        if third && !self.facts.any(REPAIRS) {
             // RFC 6582, 3.2: the first one is missing.
             self.board.lose_first(self.window.mss());
         }
         self.find_losses(advanced, delivered.bytes, arrived, cx);
         // RFC 3168, 6.1.2
-        let marked = self.facts.has(ECN) && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
+        let marked = self.facts.any(ECN) && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
         if marked {
             self.delivered_marked += self.tally.delivered - delivered_before;
         } else if advanced {
@@ -98,7 +99,7 @@ impl Connection {
     #[inline]
     fn note_patience(&mut self) {
         let waits = self.send.len() > 0 || self.owes_fin() || !self.board.is_empty();
-        if !(self.facts.has(RELEASED) && self.wnd == 0 && waits) {
+        if !(self.facts.any(RELEASED) && self.wnd == 0 && waits) {
             self.stalled = NEVER;
         }
     }
@@ -106,7 +107,7 @@ impl Connection {
     /// Notes that a peer without SACK has had another segment after one that is missing; `true` if that was the third.
     fn count_duplicate(&mut self) -> bool {
         // RFC 5681, 3.1: after a timeout there is one segment out. What was, is taken for lost: duplicates tell of it.
-        if self.facts.has(LOSS) && !self.nxt.after(self.recover) {
+        if self.facts.any(LOSS) && !self.nxt.after(self.recover) {
             return false;
         }
         // No more have arrived than are out but for the one that is missing (3.2: a network, or a peer, may make more of them).
@@ -128,12 +129,12 @@ impl Connection {
     /// Lets the congestion window grow by what has arrived; `before` bytes were in flight.
     #[inline]
     pub(super) fn grow(&mut self, before: u32, delivered: &Delivered, now: Timestamp) {
-        if self.facts.has(RECOVERY) || delivered.bytes == 0 {
+        if self.facts.any(RECOVERY) || delivered.bytes == 0 {
             return;
         }
         // RFC 9438, 5.8 and RFC 7661, 4.3: a window that was not needed says nothing about the path.
         let starts = self.window.congestion < self.window.threshold && self.uses_most(before);
-        let full = self.facts.has(LIMITED) || starts;
+        let full = self.facts.any(LIMITED) || starts;
         if full {
             let arrival = Arrival {
                 bytes: delivered.bytes,
@@ -186,13 +187,13 @@ impl Connection {
 
     /// How what is out was cut.
     pub(super) fn cut(&self) -> Cut {
-        Cut { mss: self.window.mss(), fin: self.facts.has(FIN_SENT).then_some(self.nxt) }
+        Cut { mss: self.window.mss(), fin: self.facts.any(FIN_SENT).then_some(self.nxt) }
     }
 
     /// Whether all that is out, so many bytes, is one segment: a full one may have our FIN, too.
     #[inline]
     pub(super) fn is_one(&self, out: u32) -> bool {
-        out <= self.window.mss() || (self.facts.has(FIN_SENT) && out == self.window.mss() + 1)
+        out <= self.window.mss() || (self.facts.any(FIN_SENT) && out == self.window.mss() + 1)
     }
 
     /// What the peer has out of order (RFC 2018), and what it reports to have come twice (RFC 2883, 4).
@@ -203,7 +204,7 @@ impl Connection {
         cx: &mut Context<'_>,
         delivered: &mut Delivered,
     ) -> Option<(Seq, Seq)> {
-        if !self.facts.has(SACK) || segment.options.sack.is_empty() {
+        if !self.facts.any(SACK) || segment.options.sack.is_empty() {
             return None;
         }
         let mut blocks = segment.options.sack.iter().map(|(start, end)| (Seq(*start), Seq(*end)));
@@ -242,10 +243,10 @@ impl Connection {
         }
         self.stalled = if self.board.is_empty() { NEVER } else { cx.now };
         let mut counted = 0;
-        if !self.facts.has(SACK) {
+        if !self.facts.any(SACK) {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
             counted = self.duplicates.min((bytes / self.window.mss().max(1)).saturating_sub(1));
-            self.set_duplicates(if self.facts.has(RECOVERY) { self.duplicates - counted } else { 0 });
+            self.set_duplicates(if self.facts.any(RECOVERY) { self.duplicates - counted } else { 0 });
         }
         self.tell_writable(cx);
         // RFC 4861, 7.3.1: the peer, and so the neighbour, has our packets.
@@ -261,7 +262,7 @@ impl Connection {
 
     /// The millisecond in which that was sent whose clock a segment echoes.
     fn echoed(&self, segment: &Segment, now: Timestamp) -> Option<u64> {
-        let (_, echo) = segment.options.timestamps.filter(|_| self.facts.has(TIMESTAMPS))?;
+        let (_, echo) = segment.options.timestamps.filter(|_| self.facts.any(TIMESTAMPS))?;
         let age = self.clock(now).wrapping_sub(echo);
         (age < 1 << 30).then(|| now.as_millis().saturating_sub(age.into()))
     }
@@ -279,7 +280,7 @@ impl Connection {
             self.rtt.sample(rtt, cx.now, (self.una, self.nxt), &mut self.rtt_round);
         } else if advanced
             && delivered.bytes > 0
-            && self.facts.has(TIMESTAMPS)
+            && self.facts.any(TIMESTAMPS)
             && let Some((_, echo)) = segment.options.timestamps
         {
             let millis = self.clock(cx.now).wrapping_sub(echo);
@@ -321,18 +322,18 @@ impl Connection {
         if self.slowed_at().is_some_and(|at| self.una.after(at)) {
             self.set_slowed_at(None);
         }
-        let marked = self.facts.has(ECN) && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
+        let marked = self.facts.any(ECN) && segment.has(TcpFlags::ECE) && !segment.has(TcpFlags::SYN);
         if marked && self.slowed_at().is_none() && una != self.nxt {
             cx.counters.tcp_ecn_slowed += 1;
             // A recovery has reduced what was out when it began.
-            self.set_slowed_at(Some(if !self.facts.has(REPAIRS) { self.nxt } else { self.recover }));
-            self.facts.add(SLOWED);
+            self.set_slowed_at(Some(if !self.facts.any(REPAIRS) { self.nxt } else { self.recover }));
+            self.facts.add(TELLS_SLOWED);
             // RFC 4015, 3.4: a mark is of congestion, whatever was lost.
             self.undo = None;
-            if !self.facts.has(REPAIRS) {
+            if !self.facts.any(REPAIRS) {
                 // A window of one segment can't shrink: the next waits until the timer goes off.
                 if self.window.congestion <= self.window.mss() {
-                    self.facts.add(HELD);
+                    self.facts.add(HELD_BY_MARK);
                     self.restart_timer();
                 }
                 // RFC 9438, 4.6: after a mark one segment is left, and after a loss two.
@@ -343,26 +344,26 @@ impl Connection {
 
     /// Finds out what is lost, and moves between the phases. An acknowledgment has brought `bytes`, of which `arrived` are news.
     pub(super) fn find_losses(&mut self, advanced: bool, bytes: u32, arrived: u32, cx: &mut Context<'_>) {
-        if self.facts.has(REPAIRS) && !self.una.before(self.recover) {
+        if self.facts.any(REPAIRS) && !self.una.before(self.recover) {
             self.recovered(cx.now);
         }
         let lost = self.board.lost();
-        if self.facts.has(SACK) {
+        if self.facts.any(SACK) {
             self.detect(cx);
-        } else if self.facts.has(RECOVERY) && advanced {
+        } else if self.facts.any(RECOVERY) && advanced {
             // RFC 6582, 3.2: a partial acknowledgment: what is the first now is missing.
             self.board.lose_first(self.window.mss());
         }
         // What got lost with our SYN, or was not taken with it, says nothing of how much the path takes.
-        if self.board.has_lost() && !self.facts.has(REPAIRS) && self.opening.is_none() && !self.is_narrowed()
+        if self.board.has_lost() && !self.facts.any(REPAIRS) && self.opening.is_none() && !self.is_narrowed()
         {
             self.begin_recovery(bytes, cx);
         }
-        if self.facts.has(RECOVERY) && arrived > 0 {
+        if self.facts.any(RECOVERY) && arrived > 0 {
             // What a partial acknowledgment shows to be missing goes out whatever the window (RFC 6582, 3.2).
             self.reduce_in_proportion(
                 arrived,
-                advanced && !self.facts.has(SACK),
+                advanced && !self.facts.any(SACK),
                 advanced && self.board.lost() <= lost,
             );
         }
@@ -392,7 +393,7 @@ impl Connection {
 
     /// Lets RACK look for losses, and sets its timer when something may only be late.
     pub(super) fn detect(&mut self, cx: &Context<'_>) {
-        let recovering = self.facts.has(REPAIRS);
+        let recovering = self.facts.any(REPAIRS);
         let (shortest, smoothed) = (self.rtt.shortest(), self.rtt.smoothed());
         self.reorder_wait = self.board.detect(cx.now, shortest, smoothed, recovering).unwrap_or_default();
     }
@@ -423,7 +424,7 @@ impl Connection {
     }
 
     fn recovered(&mut self, now: Timestamp) {
-        if self.facts.has(RECOVERY) {
+        if self.facts.any(RECOVERY) {
             // RFC 6582, 3.2 asks for something against bursts here.
             self.window.congestion =
                 self.window.threshold.min(self.pipe() + self.burst()).max(self.window.mss());
@@ -442,10 +443,10 @@ impl Connection {
     /// Sets the threshold after congestion that met `flight` bytes, and returns what is left of them. Who marks packets is told of
     /// every reduction (RFC 3168, 6.1.2).
     fn reduce_from(&mut self, flight: u32) -> u32 {
-        self.facts.add_if(SLOWED, self.facts.has(ECN));
+        self.facts.add_if(TELLS_SLOWED, self.facts.any(ECN));
         self.undo = None;
         // RFC 5681, 3.2 (2): what went out beyond the window while the loss was not yet sure (limited transmit) does not count.
-        let flight = if !self.facts.has(REPAIRS) { flight.min(self.window.congestion) } else { flight };
+        let flight = if !self.facts.any(REPAIRS) { flight.min(self.window.congestion) } else { flight };
         let left = self.congestion.algorithm().reduced(&self.window, flight);
         // RFC 5681, equation 4, and RFC 9438, 4.6: two segments at least.
         self.window.threshold = left.max(2 * self.window.mss());
@@ -481,7 +482,7 @@ impl Connection {
     pub(super) fn path_mtu(&mut self, mtu: u16, now: Timestamp) -> bool {
         let least = crate::path_mtu::least(self.flow.remote);
         let mss = mss_of(mtu.max(least).into(), self.flow.remote);
-        let options = if self.facts.has(TIMESTAMPS) { 12 } else { 0 };
+        let options = if self.facts.any(TIMESTAMPS) { 12 } else { 0 };
         self.path_mss = self.path_mss.min(mss);
         let shorter = u32::from(mss) - options < self.window.mss();
         if shorter {
@@ -491,7 +492,7 @@ impl Connection {
             if self.board.lost() > lost {
                 (self.narrowed, self.narrowed_end) = (true, self.nxt);
             }
-            if self.facts.has(SYN_OUT) {
+            if self.facts.any(SYN_OUT) {
                 self.narrow_opening(now);
             }
         }

@@ -28,7 +28,7 @@ impl Connection {
     /// The tail loss probe of which it is not known yet what it has done.
     #[inline]
     pub(super) fn probe(&self) -> Option<Probe> {
-        self.facts.has(PROBE).then_some(self.seldom.probe)
+        self.facts.any(PROBE).then_some(self.seldom.probe)
     }
 
     /// See [`Connection::probe`].
@@ -39,7 +39,7 @@ impl Connection {
     /// Until this is acknowledged, further marks are of the same congestion.
     #[inline]
     pub(super) fn slowed_at(&self) -> Option<Seq> {
-        self.facts.has(SLOWED_AT).then_some(self.seldom.slowed_at)
+        self.facts.any(SLOWED_AT).then_some(self.seldom.slowed_at)
     }
 
     /// See [`Connection::slowed_at`].
@@ -50,7 +50,7 @@ impl Connection {
     /// Where the peer's FIN is, if it came before all data.
     #[inline]
     pub(super) fn fin_at(&self) -> Option<Seq> {
-        self.facts.has(FIN_AT).then_some(self.seldom.fin_at)
+        self.facts.any(FIN_AT).then_some(self.seldom.fin_at)
     }
 
     /// See [`Connection::fin_at`].
@@ -61,7 +61,7 @@ impl Connection {
     /// What came twice, to be reported (RFC 2883).
     #[inline]
     pub(super) fn duplicate(&self) -> Option<(Seq, Seq)> {
-        self.facts.has(DUPLICATE).then_some(self.seldom.duplicate)
+        self.facts.any(DUPLICATE).then_some(self.seldom.duplicate)
     }
 
     /// See [`Connection::duplicate`].

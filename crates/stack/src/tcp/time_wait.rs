@@ -60,7 +60,7 @@ impl TimeWait {
             nxt: connection.nxt,
             rcv_nxt: connection.rcv_nxt,
             window: u16::try_from(window >> connection.rcv_scale).unwrap_or(u16::MAX),
-            stamp: connection.facts.has(TIMESTAMPS).then_some(connection.ts_recent),
+            stamp: connection.facts.any(TIMESTAMPS).then_some(connection.ts_recent),
             ts_offset: connection.ts_offset,
             before: NOBODY,
             behind: NOBODY,

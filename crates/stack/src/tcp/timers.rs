@@ -7,7 +7,7 @@ use bywash_wire::TcpFlags;
 
 use super::CloseReason;
 use super::connection::{Connection, NEVER, Probe, SendTimer};
-use super::facts::{ACK_NOW, HELD, LOSS, PROBE, RECOVERY, REPAIRS, SACK, SQUEEZED, SYN_OUT};
+use super::facts::{ACK_NOW, HELD_BY_MARK, LOSS, PROBE, RECOVERY, REPAIRS, SACK, SQUEEZED, SYN_OUT};
 use super::state::State;
 use crate::Timestamp;
 use crate::stack::Context;
@@ -39,7 +39,7 @@ impl Connection {
             return;
         }
         if self.board.is_empty() {
-            let blocked = self.unsent() > 0 || self.owes_fin() || self.facts.has(HELD);
+            let blocked = self.unsent() > 0 || self.owes_fin() || self.facts.any(HELD_BY_MARK);
             if !blocked {
                 self.send_at = NEVER;
             } else if self.send_timer != SendTimer::Persist || self.send_at == NEVER {
@@ -101,8 +101,8 @@ impl Connection {
 
     /// RFC 8985, 7.2: two round trips, and more when a single segment may wait for its acknowledgment.
     fn probe_wait(&self) -> Option<Span> {
-        let probes = self.facts.has(SACK)
-            && !self.facts.has(REPAIRS.with(PROBE))
+        let probes = self.facts.any(SACK)
+            && !self.facts.any(REPAIRS.with(PROBE))
             && !self.rtt.is_probed()
             && self.state != State::SynReceived;
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
@@ -128,7 +128,7 @@ impl Connection {
     pub(super) fn expire(&mut self, cx: &mut Context<'_>) {
         if self.ack_at <= cx.now {
             self.ack_at = NEVER;
-            let takes = !self.facts.has(SQUEEZED) || self.has_memory(cx);
+            let takes = !self.facts.any(SQUEEZED) || self.has_memory(cx);
             self.facts.add_if(ACK_NOW, takes);
         }
         if self.linger_at <= cx.now {
@@ -140,7 +140,7 @@ impl Connection {
                 SendTimer::Retransmission => self.retransmission_timeout(cx),
                 SendTimer::Probe => self.probe_tail(cx),
                 SendTimer::Reordering => self.reordering_timeout(cx),
-                SendTimer::Persist if self.facts.has(HELD) => self.facts.remove(HELD),
+                SendTimer::Persist if self.facts.any(HELD_BY_MARK) => self.facts.remove(HELD_BY_MARK),
                 SendTimer::Persist => self.probe_window(cx),
             }
         }
@@ -161,19 +161,19 @@ impl Connection {
         }
         self.stalled = self.stalled.min(cx.now);
         cx.counters.tcp_timeouts += 1;
-        self.facts.remove(HELD);
+        self.facts.remove(HELD_BY_MARK);
         self.timeouts.another(cx.now);
         self.count_in_row();
         let rtt = (self.rtt.shortest(), self.rtt.smoothed());
-        self.board.timed_out(cx.now, self.window.mss(), self.facts.has(SACK), rtt);
+        self.board.timed_out(cx.now, self.window.mss(), self.facts.any(SACK), rtt);
         self.rtt.back_off();
-        if self.facts.has(SYN_OUT) {
+        if self.facts.any(SYN_OUT) {
             // A SYN says nothing of how much the path takes: what its loss means is decided when data begins.
             return;
         }
         // RFC 5681, equation 4, but once only for the same data.
-        if !self.facts.has(LOSS) {
-            let undo = if !self.facts.has(REPAIRS) { self.remember_timeout() } else { None };
+        if !self.facts.any(LOSS) {
+            let undo = if !self.facts.any(REPAIRS) { self.remember_timeout() } else { None };
             self.reduce();
             self.undo = undo;
         }
@@ -195,13 +195,13 @@ impl Connection {
         if self.timeouts.una != self.una {
             (self.timed_out, self.timeouts.una) = (0, self.una);
         }
-        let shut = self.wnd == 0 && !self.facts.has(SYN_OUT);
+        let shut = self.wnd == 0 && !self.facts.any(SYN_OUT);
         self.timed_out = self.timed_out.saturating_add(u8::from(!shut));
     }
 
     /// RFC 8985, 7.3: new data if there is any, else the last segment once more; its answer shows what is missing.
     fn probe_tail(&mut self, cx: &mut Context<'_>) {
-        let unsent = if self.facts.has(HELD) { 0 } else { self.sendable() };
+        let unsent = if self.facts.any(HELD_BY_MARK) { 0 } else { self.sendable() };
         self.rtt.probed();
         if unsent > 0 {
             let end = self.nxt + unsent;
@@ -229,7 +229,7 @@ impl Connection {
 
     fn reordering_timeout(&mut self, cx: &mut Context<'_>) {
         self.detect(cx);
-        if self.board.has_lost() && !self.facts.has(REPAIRS) && !self.is_narrowed() {
+        if self.board.has_lost() && !self.facts.any(REPAIRS) && !self.is_narrowed() {
             self.begin_recovery(0, cx);
         }
     }

@@ -72,7 +72,7 @@ impl Connection {
     }
 
     fn undo_of(&self, hopeless: bool) -> Option<Box<Undo>> {
-        (self.facts.has(SACK) && !hopeless).then(|| {
+        (self.facts.any(SACK) && !hopeless).then(|| {
             Box::new(Undo {
                 congestion: self.congestion.clone(),
                 // RFC 4015, 3.1 (0): pipe_prev

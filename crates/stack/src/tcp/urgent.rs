@@ -29,7 +29,7 @@ impl Connection {
     pub(super) fn urge(&mut self, seq: Seq, flags: TcpFlags) -> TcpFlags {
         // It is over, and far behind one day.
         self.facts.set(URGES, self.una.before(self.snd_up));
-        let tells = self.facts.has(URGES) && seq.before(self.snd_up) && !flags.has(TcpFlags::SYN);
+        let tells = self.facts.any(URGES) && seq.before(self.snd_up) && !flags.has(TcpFlags::SYN);
         if tells { flags.with(TcpFlags::URG) } else { flags }
     }
 
@@ -48,7 +48,7 @@ impl Connection {
     /// (MUST-32).
     #[cold]
     pub(super) fn check_urgent(&mut self, segment: &Segment, cx: &mut Context<'_>) {
-        if !self.state.takes_data() || self.facts.has(RELEASED) {
+        if !self.state.takes_data() || self.facts.any(RELEASED) {
             return;
         }
         let (received, up) = (self.tally.bytes_received, segment.seq + u32::from(segment.urgent));
