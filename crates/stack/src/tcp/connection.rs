@@ -8,9 +8,7 @@ use bywash_frame::prefetch;
 
 use super::busy::{HeldBy, HeldTimes};
 use super::congestion::{Congestion, Window};
-use super::facts::{
-    ACK_NOW, DUPLICATE_ACKS, FIN_SENT, Facts, RELEASED, SACK, SYN_OUT, TOLD_READABLE, WANTS_ROOM,
-};
+use super::facts::{ACK_NOW, DUPLICATE_ACKS, FIN_SENT, Facts, RELEASED, SYN_OUT, TOLD_READABLE, WANTS_ROOM};
 use super::fast_open::Opening;
 use super::rate::DeliveryRate;
 use super::receive_buffer::{ReceiveBuffer, length};
@@ -228,7 +226,7 @@ pub(super) struct Connection {
     pub(super) recover: Seq,
     /// Duplicate acknowledgments of a peer without SACK.
     pub(super) duplicates: u32,
-    /// SND.UP: the number after our last urgent byte, while `urges`.
+    /// SND.UP: the number after our last urgent byte, while [`URGES`](super::facts::URGES).
     pub(super) snd_up: Seq,
     pub(super) prr_delivered: u32,
     pub(super) prr_out: u32,
@@ -352,9 +350,8 @@ impl Connection {
     /// Bytes in the network, as far as anyone knows.
     #[inline]
     pub(super) fn pipe(&self) -> u32 {
-        let arrived =
-            if self.facts.any(SACK) { 0 } else { self.duplicates.saturating_mul(self.window.mss()) };
-        self.board.in_flight().saturating_sub(arrived)
+        let arrived = if self.facts.any(DUPLICATE_ACKS) { self.duplicates } else { 0 };
+        self.board.in_flight().saturating_sub(arrived.saturating_mul(self.window.mss()))
     }
 
     /// Bytes the peer takes beyond what was sent.

@@ -57,7 +57,7 @@ pub(super) const HELD_BY_MARK: Facts = Facts(1 << 21);
 pub(super) const ECHOES_MARK: Facts = Facts(1 << 22);
 /// We have slowed down, and the next new segment says so.
 pub(super) const TELLS_SLOWED: Facts = Facts(1 << 23);
-/// There are `duplicates`.
+/// There are `duplicates`: the peer has no SACK.
 pub(super) const DUPLICATE_ACKS: Facts = Facts(1 << 24);
 /// Something is missing, and proportional rate reduction (RFC 9937) sets the window until `recover`.
 pub(super) const RECOVERY: Facts = Facts(1 << 25);

@@ -10,6 +10,7 @@ use super::facts::{ECN, LOSS, RECOVERY, SACK, SLOWED_AT, TIMESTAMPS};
 use super::listen::offered_segment;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
+use crate::time::Span;
 use crate::{ConnectionId, FastOpenFailure, Stack, TcpError, Timestamp, Unreachable};
 
 /// Bytes of Linux's `struct tcp_info` up to `tcpi_total_rto_time` (Linux 6.7).
@@ -246,7 +247,7 @@ impl TcpInfo {
             probes: c.keepalive_sent.max(c.window_probes),
             retransmits: if c.timeouts.una == c.una { c.timed_out } else { 0 },
             backoff: c.rtt.backoff(),
-            rto: c.rtt.timeout().duration(),
+            rto: told(c.rtt.timeout()),
             ato: super::arrive::DELAYED_ACK.duration(),
             snd_mss: c.window.mss(),
             rcv_mss: c.largest.into(),
@@ -259,12 +260,12 @@ impl TcpInfo {
             last_data_sent: now.since(c.last_data_sent),
             last_data_recv: now.since(c.last_received.max(began)),
             last_ack_recv: now.since(c.last_acknowledged.max(began)),
-            rtt: c.rtt.smoothed().duration(),
-            rttvar: c.rtt.variation().duration(),
-            min_rtt: c.rtt.shortest().duration(),
+            rtt: told(c.rtt.smoothed()),
+            rttvar: told(c.rtt.variation()),
+            min_rtt: told(c.rtt.shortest()),
             snd_ssthresh: c.window.threshold,
             snd_cwnd: c.window.congestion,
-            rcv_rtt: c.heard.rtt().duration(),
+            rcv_rtt: told(c.heard.rtt()),
             rcv_ssthresh: c.rcv_limit,
             rcv_space: c.rcv_limit,
             snd_wnd: c.wnd,
@@ -305,6 +306,11 @@ impl TcpInfo {
             soft_error: c.soft_error.filter(|(_, at)| c.stalled <= *at).map(|(error, _)| error),
         }
     }
+}
+
+/// A round trip, which is kept with less than a microsecond's precision, to the nearest microsecond.
+fn told(time: Span) -> Duration {
+    Span(time.0.saturating_add(500) / 1000 * 1000).duration()
 }
 
 fn micros(time: Duration) -> u32 {

@@ -5,8 +5,8 @@ use bywash_wire::TcpFlags;
 use super::congestion::{Arrival, Window};
 use super::connection::{Connection, NEVER, Probe};
 use super::facts::{
-    ECN, FIN_SENT, HELD_BY_MARK, LIMITED, LOSS, PROBE, RECOVERY, RELEASED, REPAIRS, SACK, SYN_OUT,
-    TELLS_SLOWED, TIMESTAMPS,
+    DUPLICATE_ACKS, ECN, FIN_SENT, HELD_BY_MARK, LIMITED, LOSS, PROBE, RECOVERY, RELEASED, REPAIRS, SACK,
+    SYN_OUT, TELLS_SLOWED, TIMESTAMPS,
 };
 use super::listen::{largest_segment, mss_of};
 use super::scoreboard::{Cut, DUPLICATES, Delivered};
@@ -243,7 +243,7 @@ impl Connection {
         }
         self.stalled = if self.board.is_empty() { NEVER } else { cx.now };
         let mut counted = 0;
-        if !self.facts.any(SACK) {
+        if self.facts.any(DUPLICATE_ACKS) {
             // Each duplicate stood for a segment that this acknowledgment now counts, but for the one that was missing.
             counted = self.duplicates.min((bytes / self.window.mss().max(1)).saturating_sub(1));
             self.set_duplicates(if self.facts.any(RECOVERY) { self.duplicates - counted } else { 0 });
@@ -342,7 +342,7 @@ impl Connection {
         }
     }
 
-    /// Finds out what is lost, and moves between the phases. An acknowledgment has brought `bytes`, of which `arrived` are news.
+    /// Finds out what is lost, and begins to repair it or has done so. An acknowledgment has brought `bytes`, of which `arrived` are news.
     pub(super) fn find_losses(&mut self, advanced: bool, bytes: u32, arrived: u32, cx: &mut Context<'_>) {
         if self.facts.any(REPAIRS) && !self.una.before(self.recover) {
             self.recovered(cx.now);

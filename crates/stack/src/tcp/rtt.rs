@@ -59,7 +59,7 @@ pub(crate) struct Rtt {
     smoothed: u32,
     /// Before anything was measured, the whole timeout, if it is not the initial one.
     variation: u32,
-    /// The shortest one since it was last set, which is not long ago; zero before anything was measured.
+    /// The shortest one since it was last set, which is not long ago; zero, too, before anything was measured.
     shortest: u32,
     /// The timeout, kept because it is asked for with every segment.
     timeout: u32,
@@ -96,17 +96,19 @@ impl Rtt {
     /// (RFC 7323, 4.2). So, as with Linux, it grows at once, and shrinks once each `round` trip, towards what that had at most.
     #[inline]
     pub(crate) fn sample(&mut self, rtt: Span, now: Timestamp, (una, nxt): (Seq, Seq), round: &mut RttRound) {
-        let rtt = units(rtt).max(1);
+        let rtt = units(rtt);
         if rtt <= self.shortest || self.smoothed == 0 || round.is_shortest_old(now) {
             (self.shortest, round.shortest_at) = (rtt, coarse(now));
         }
+        // Where the clock stands still, packets take no time at all.
+        let lasting = rtt.max(1);
         if self.smoothed == 0 {
             // (2.2)
-            (self.smoothed, self.variation) = (rtt, rtt / 2);
+            (self.smoothed, self.variation) = (lasting, lasting / 2);
             (round.farthest, round.end) = (0, nxt);
         } else {
             // (2.3): RTTVAR = 3/4 RTTVAR + 1/4 |SRTT - R'|, then SRTT = 7/8 SRTT + 1/8 R', rounded to the nearest unit
-            let far = self.smoothed.abs_diff(rtt);
+            let far = self.smoothed.abs_diff(lasting);
             if far > self.variation {
                 self.variation += (far - self.variation) / 4;
             }
@@ -115,7 +117,7 @@ impl Rtt {
                 self.variation -= self.variation.saturating_sub(round.farthest) / 4;
                 (round.farthest, round.end) = (0, nxt);
             }
-            self.smoothed = towards(self.smoothed, rtt);
+            self.smoothed = towards(self.smoothed, lasting);
         }
         (self.backoff, self.probed) = (0, false);
         self.update();
@@ -303,6 +305,16 @@ mod tests {
         fast.sample(short, at(0), EACH);
         assert_eq!(fast.timeout(), MIN_RTO + short);
         assert_eq!(fast.shortest(), short);
+    }
+
+    #[test]
+    fn where_the_clock_stands_still_nothing_is_the_shortest() {
+        let mut rtt = Both::default();
+        for took in [0, 63, 0] {
+            rtt.sample(Span(took), at(0), EACH);
+            assert_eq!(rtt.shortest(), Span::ZERO);
+            assert_ne!(rtt.smoothed(), Span::ZERO, "something was measured");
+        }
     }
 
     #[test]

@@ -387,6 +387,27 @@ fn what_comes_with_the_answer_to_our_syn_is_taken_from_its_first_byte() {
     assert_eq!(t.host.stack.readable_bytes(id), Ok(3));
 }
 
+/// RFC 7323, 4.3: TS.Recent is of the segment that holds the number which we have acknowledged last, also before we have.
+#[test]
+fn until_we_have_acknowledged_anything_the_echo_is_of_the_first_byte() {
+    for first in [0_i32, -1_000_000_000] {
+        let at = |n: i32| first + n;
+        let mut t = Trace::new();
+        connect_from(&mut t, 0);
+        assert_eq!(t.output().len(), 1);
+        t.peer(&format!("S. {first}:{first}(0) ack 1 win 5000 <mss 1012,TS 100>"));
+        t.peer(&format!(". {}:{}(1000) ack 1 win 5000 <TS 120>", at(1001), at(2001)));
+        t.sends(&[&format!(". 1:1(0) ack {} win 65535 <TS ecr 100>", at(1).cast_unsigned())]);
+
+        let mut t = Trace::new();
+        connect_from(&mut t, 0);
+        assert_eq!(t.output().len(), 1);
+        t.peer(&format!("S. {first}:{first}(0) ack 1 win 5000 <mss 1012,TS 100>"));
+        t.peer(&format!(". {}:{}(1000) ack 1 win 5000 <TS 110>", at(1), at(1001)));
+        t.sends(&[&format!(". 1:1(0) ack {} win 65535 <TS ecr 110>", at(1001).cast_unsigned())]);
+    }
+}
+
 /// Both have opened at once, and our SYN,ACK is out.
 #[test]
 fn a_request_that_waited_for_the_handshake_lets_the_acknowledgment_of_its_answer_wait() {
