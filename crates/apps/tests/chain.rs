@@ -329,7 +329,7 @@ fn what_one_of_two_queues_still_holds_at_the_end_is_not_lost_and_what_never_come
     let arena = arena();
     let packets = generated(200, arena);
     let one = sys::worker::allowed_cores()[..1].to_vec();
-    let cases = [(None, false), (Some(Duration::from_millis(5)), true), (None, true)];
+    let cases = [(None, false), (Some(Duration::from_millis(15)), true), (None, true)];
     for ((after, has_loss), cores) in
         cases.into_iter().flat_map(|case| [(case, Vec::new()), (case, one.clone())])
     {

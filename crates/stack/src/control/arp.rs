@@ -43,8 +43,8 @@ impl Control {
             return;
         }
         let link = self.link_of_ours(target);
-        // A link without an address has packets with one of another (see `ask`): who gets them asks for that one.
-        let for_us = link.is_some_and(|link| link == id || self.address_on(Some(id), target).is_none());
+        // Who gets packets by this link asks for the address that they have.
+        let for_us = link.is_some_and(|link| link == id || self.asks_with(id, sender) == Some(target));
         // A probe (RFC 5227, 1.1) has no sender's address: it is answered, and nothing is learnt.
         if sender.is_unicast() {
             match operation {
@@ -59,18 +59,27 @@ impl Control {
         }
     }
 
-    /// Asks where an address is, everyone or whom it was last heard of from. Where the interface has no IPv4 address it asks with
-    /// one of another, as packets leave by it with that one; who asks in IPv6 must have one there (RFC 4861, 4.3).
+    /// Asks where an address is, everyone or whom it was last heard of from.
     pub(super) fn ask(&mut self, question: Question, pool: &mut Pool) {
         let Question { interface, address, to } = question;
-        let ours = self.address_on(Some(interface), address);
-        let ours = ours.or_else(|| self.address_on(None, address).filter(|ours| ours.is_v4()));
-        let (Some(ours), Some(mac)) = (ours, self.mac(interface)) else { return };
+        let (Some(ours), Some(mac)) = (self.asks_with(interface, address), self.mac(interface)) else {
+            return;
+        };
         let (Some(ours), Some(target)) = (ours.v4(), address.v4()) else {
             return self.solicit(interface, ours, address, to, pool);
         };
         let question = (ArpOperation::Request, (mac, ours), (Mac::default(), target));
         self.send_arp(interface, to.unwrap_or(Mac::BROADCAST), question, pool);
+    }
+
+    /// Our address that asks for a neighbour on a link: one of that link. Where it has none of IPv4, the one that packets to the
+    /// neighbour have, if they leave by it; who asks in IPv6 must have one there (RFC 4861, 4.3).
+    fn asks_with(&self, id: InterfaceId, neighbour: Address) -> Option<Address> {
+        let snapshot = &self.outbox.snapshot;
+        self.address_on(Some(id), neighbour).or_else(|| {
+            let path = snapshot.path(neighbour).filter(|path| neighbour.is_v4() && path.interface == id)?;
+            snapshot.source(path, neighbour)
+        })
     }
 
     /// Asks everyone on a link whether anybody has an address that is to become ours (RFC 5227, 2.1.1).

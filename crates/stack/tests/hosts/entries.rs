@@ -282,23 +282,44 @@ fn who_answers_an_interface_without_an_address_stays_a_neighbour() {
 }
 
 #[test]
-fn who_asks_an_interface_without_an_address_gets_an_answer_for_any_of_ours() {
+fn who_asks_an_interface_without_an_address_gets_an_answer_for_the_one_that_packets_have() {
     let (mut node, id, now) = leads_by_no_address();
-    let mut answers = |target| {
-        node.put(now, PortId(1), &arp(ArpOperation::Request, target));
+    // Of another link, and of no packet that leaves by this one.
+    let third = without_address(&mut node, 2);
+    node.host.control.add_address(now, third, prefix("192.168.9.1/24")).unwrap();
+    node.take(now, PortId(2));
+    let sender = |sender: [u8; 4], target: [u8; 4]| {
+        let to = (Mac([2, 0, 0, 0, 0, 3]), target.into());
+        let asks = ArpPacket::new(ArpOperation::Request, (MAC, sender.into()), to);
+        [&[2, 0, 0, 0, 0, 3][..], &MAC.0, &[8, 6], asks.as_bytes()].concat()
+    };
+    let mut answers = |asks: &[u8]| {
+        node.put(now, PortId(1), asks);
         node.take(now, PortId(1))
     };
-    let sent = answers([10, 0, 0, 1]);
+    let sent = answers(&arp(ArpOperation::Request, [10, 0, 0, 1]));
     let [answer] = &sent[..] else { panic!("{sent:02x?}") };
     assert_eq!((&answer[..6], &answer[20..22]), (&MAC.0[..], &[0, 2][..]));
     assert_eq!((&answer[22..28], &answer[28..32]), (&[2, 0, 0, 0, 0, 3][..], &[10, 0, 0, 1][..]));
-    for others in [[10, 0, 0, 2], [127, 0, 0, 1], [0; 4]] {
-        assert_eq!(answers(others), [[0; 0]; 0], "{others:?}");
+    for others in [[10, 0, 0, 2], [127, 0, 0, 1], [0; 4], [192, 168, 9, 1]] {
+        assert_eq!(answers(&arp(ArpOperation::Request, others)), [[0; 0]; 0], "{others:?}");
+    }
+    // Packets to these leave by another link, or by none.
+    for stranger in [[10, 0, 0, 9], [192, 168, 9, 9], [9, 9, 9, 9], [0; 4]] {
+        assert_eq!(answers(&sender(stranger, [10, 0, 0, 1])), [[0; 0]; 0], "{stranger:?}");
+    }
+    // What a route names comes before what fits best.
+    let named = Route { source: Some(address("192.168.9.1")), ..route("172.31.0.0/16", None, id, 0) };
+    node.host.control.enter_route(Entry::Replace, named).unwrap();
+    node.take(now, PortId(1));
+    for (target, expected) in [([192, 168, 9, 1], 1), ([10, 0, 0, 1], 0)] {
+        node.put(now, PortId(1), &arp(ArpOperation::Request, target));
+        assert_eq!(node.take(now, PortId(1)).len(), expected, "{target:?}");
     }
     // One that has an address has that one alone.
     node.host.control.add_address(now, id, prefix("172.31.0.1/24")).unwrap();
     node.take(now, PortId(1));
-    for (target, expected) in [([172, 31, 0, 1], 1), ([10, 0, 0, 1], 0)] {
+    for (target, expected) in [([172, 31, 0, 1], 1), ([10, 0, 0, 1], 0), ([192, 168, 9, 1], 0)] {
         node.put(now, PortId(1), &arp(ArpOperation::Request, target));
         assert_eq!(node.take(now, PortId(1)).len(), expected, "{target:?}");
     }

@@ -176,7 +176,7 @@ impl Producer {
     #[inline]
     pub fn has_room(&mut self, len: usize) -> bool {
         match &self.current {
-            Some(block) if block.bytes.capacity() - block.bytes.len() >= len => true,
+            Some(_) if !self.is_full_for(len) => true,
             _ => len <= BLOCK && self.hand_over(),
         }
     }
@@ -185,8 +185,11 @@ impl Producer {
     /// tells them before: the file may end with it.
     #[inline]
     pub fn hands_over_for(&self, len: usize) -> bool {
-        let is_full = |block: &Block| block.bytes.capacity() - block.bytes.len() < len;
-        self.current.as_ref().is_some_and(is_full) && !self.free.is_empty()
+        len <= BLOCK && self.is_full_for(len) && !self.free.is_empty()
+    }
+
+    fn is_full_for(&self, len: usize) -> bool {
+        self.current.as_ref().is_some_and(|block| block.bytes.capacity() - block.bytes.len() < len)
     }
 
     /// Appends to a record that there is room for.
