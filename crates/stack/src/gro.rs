@@ -4,6 +4,7 @@
 //! longer segment says exactly the same: what is put together can be cut again into what came. No byte is copied:
 //! the payload stays in its frames, which become one packet.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
 
 use arrayvec::ArrayVec;
@@ -15,6 +16,7 @@ use bywash_wire::{
     STAMPS, TCP_HEADER, TcpFlags, TcpHeader, VlanTag,
 };
 
+use crate::Address;
 use crate::packet::sum;
 
 /// Flows of a batch that are looked at: one that comes later starts anew when there are more.
@@ -66,6 +68,14 @@ impl FlowKey {
         let [a, b] = self.addresses;
         let [c, d] = other.addresses;
         self.ports == other.ports && (a ^ c) | (b ^ d) == 0 && self.v4 == other.v4
+    }
+
+    fn destination(&self) -> Address {
+        let [_, to] = self.addresses;
+        match u32::try_from(to) {
+            Ok(to) if self.v4 => Ipv4Addr::from_bits(to).into(),
+            _ => Ipv6Addr::from_bits(to).into(),
+        }
     }
 }
 
@@ -160,8 +170,10 @@ impl Open {
     }
 }
 
-/// Puts together what can be, in a batch whose packets begin with an Ethernet header (`ethernet`) or with an IP header.
-pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
+/// Puts together what can be, in a batch whose packets begin with an Ethernet header (`ethernet`) or with an IP header: of what goes
+/// to the addresses that are `ours`.
+#[inline]
+pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, ours: impl Fn(Address) -> bool, pool: &mut Pool) {
     if batch.iter().filter(|packet| packet.len() >= SHORT).count() < 2 {
         return;
     }
@@ -192,7 +204,11 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, pool: &mut Pool) {
         }
         // One without payload, or that begins or ends something, is taken as it is.
         let pseudo = seen.pseudo();
-        if seen.length > 0 && seen.flags == TcpFlags::ACK && is_right(&packet, seen.transport, pseudo) {
+        if seen.length > 0
+            && seen.flags == TcpFlags::ACK
+            && ours(seen.flow.destination())
+            && is_right(&packet, seen.transport, pseudo)
+        {
             packet.offload.set_checksum(Checksum::Valid);
             if flows.is_full() {
                 let oldest = flows.remove(0);
@@ -371,11 +387,11 @@ mod tests {
         let mut tcp = TcpHeader::new((port, 80), sequence, 77, flags, 500, 0);
         let data: Vec<u8> = (0..payload).map(|i| (sequence as usize + i).to_le_bytes()[0]).collect();
         let length = u16::try_from(20 + payload).unwrap();
-        let (a, b) = ("fd00::1".parse::<std::net::Ipv6Addr>().unwrap(), "fd00::2".parse().unwrap());
+        let (a, b) = ("fd00::1".parse::<Ipv6Addr>().unwrap(), "fd00::2".parse().unwrap());
         let start = if v4 {
             Sum::pseudo(&[10, 0, 0, 1], &[10, 0, 0, 2], 6, length.into())
         } else {
-            Sum::pseudo(&a.octets(), &std::net::Ipv6Addr::octets(&b), 6, length.into())
+            Sum::pseudo(&a.octets(), &Ipv6Addr::octets(&b), 6, length.into())
         };
         tcp.checksum = start.bytes(tcp.as_bytes()).bytes(&data).checksum().into();
         let ip4 = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 6, length);
@@ -404,7 +420,7 @@ mod tests {
             packet.extend_from_slice(bytes).unwrap();
             batch.push(packet);
         }
-        coalesce(&mut batch, false, &mut pool);
+        coalesce(&mut batch, false, |_| true, &mut pool);
         let seen =
             batch.iter().map(|p| (p.len(), p.offload.segmentation().map_or(0, |s| s.size.get()))).collect();
         for packet in batch.iter() {

@@ -11,6 +11,7 @@ mod v6;
 
 use std::ops::Range;
 
+use arrayvec::ArrayVec;
 use bywash_frame::{BATCH, Batch, Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
@@ -154,14 +155,21 @@ impl Stack {
         self.counters.received += batch.len() as u64;
         let snapshot = &self.out.snapshot;
         let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
-        if let (true, Some(Medium::Ethernet { mac, .. })) = (snapshot.forwarding, medium) {
+        let ethernet = medium != Some(Medium::Ip);
+        if snapshot.forwarding {
             let snapshot = snapshot.clone();
-            return self.pass_on(now, (port, mac), &snapshot, batch, pool);
+            if let Some(Medium::Ethernet { mac, .. }) = medium {
+                self.pass_on(mac, &snapshot, batch, pool);
+                if batch.is_empty() {
+                    return;
+                }
+            }
+            // What is passed on goes as it came.
+            gro::coalesce(batch, ethernet, |to| snapshot.is_ours(to), pool);
+        } else {
+            gro::coalesce(batch, ethernet, |_| true, pool);
         }
-        // What is passed on goes as it came.
-        if !snapshot.forwarding {
-            gro::coalesce(batch, medium != Some(Medium::Ip), pool);
-        }
+        let snapshot = &self.out.snapshot;
         let quick = quick::mac_of(snapshot, port);
         let mut ahead = Ahead::new(quick);
         batch.take_each(|packet, others| {
@@ -191,18 +199,11 @@ impl Stack {
         }
     }
 
-    /// Takes packets that a router's port has received. They stay where they are until all are ready: most of them go the
-    /// same way, together.
+    /// Passes on what can take the short way of the packets that a router's port has received, and leaves the others. They stay
+    /// where they are until all are ready: most of them go the same way, together.
     // A function of its own: amid others, the processor's registers would not do for what its loops need.
     #[inline(never)]
-    fn pass_on(
-        &mut self,
-        now: Timestamp,
-        (port, mac): (PortId, Mac),
-        snapshot: &Snapshot,
-        batch: &mut Batch,
-        pool: &mut Pool,
-    ) {
+    fn pass_on(&mut self, mac: Mac, snapshot: &Snapshot, batch: &mut Batch, pool: &mut Pool) {
         let hops = forward::hops(snapshot, batch);
         let mut ways = [PortId::NONE; BATCH];
         for ((way, hop), packet) in ways.iter_mut().zip(hops).zip(&mut *batch) {
@@ -211,20 +212,23 @@ impl Stack {
         let ways = &ways[..batch.len().min(BATCH)];
         let Some(first) = ways.first().copied() else { return };
         // Looking at all of them is faster than stopping at the first that differs.
-        if first != PortId::NONE && ways.iter().fold(true, |same, way| same & (*way == first)) {
-            self.counters.forwarded += batch.len() as u64;
-            return self.out.enqueue_all(batch, first, pool);
+        if ways.iter().fold(true, |same, way| same & (*way == first)) {
+            if first != PortId::NONE {
+                self.counters.forwarded += batch.len() as u64;
+                self.out.enqueue_all(batch, first, pool);
+            }
+            return;
         }
-        let mut ahead = Ahead::new(quick::mac_of(snapshot, port));
+        let mut rest: ArrayVec<Packet, BATCH> = ArrayVec::new();
         for (way, packet) in ways.iter().zip(batch.drain()) {
             if *way == PortId::NONE {
-                self.look_ahead(&mut ahead, &packet, &[]);
-                self.port_input(now, port, ahead.take(), packet, pool);
+                rest.push(packet);
             } else {
                 self.counters.forwarded += 1;
                 self.out.enqueue(packet, *way, pool);
             }
         }
+        batch.extend(rest.into_iter());
     }
 
     /// Takes a packet that begins with its IP header and comes from this machine. `zone`: the link that its

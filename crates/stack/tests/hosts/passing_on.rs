@@ -1,12 +1,13 @@
 //! What a router only passes on: both families, alone and together.
 
-use std::time::Duration;
-
+use std::net::Ipv6Addr;
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
 use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
-use bywash_stack::{Interface, Medium, Offloads, PortId, Route, Timestamp};
+use bywash_stack::{Entry, Interface, Medium, Offloads, PortId, Route, Timestamp};
+use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EtherType, Ipv4Header, Ipv6Header, Mac, Protocol, TCP_HEADER, TcpFlags, TcpHeader};
 
@@ -315,7 +316,7 @@ fn who_is_told_that_nobody_is_there_hears_it_from_an_address_of_the_link_between
         (&[172, 16, 0, 3][..], vec![3, 1]),
         "host unreachable"
     );
-    let from: std::net::Ipv6Addr = <[u8; 16]>::try_from(&six[22..38]).unwrap().into();
+    let from: Ipv6Addr = <[u8; 16]>::try_from(&six[22..38]).unwrap().into();
     assert_eq!((from, six[54..56].to_vec()), ("fd00::3".parse().unwrap(), vec![1, 3]), "address unreachable");
 }
 
@@ -377,4 +378,62 @@ fn a_super_segment_whose_pieces_all_have_cwr_is_cut_before_a_port_would() {
         }
     }
     router.assert_nothing_leaked();
+}
+
+/// A segment with a right checksum, from port 5000 to port 80.
+fn segment(to: &str, (seq, ack): (u32, u32), flags: TcpFlags, payload: usize) -> Vec<u8> {
+    let (from, to) = ("fd00::7".parse::<Ipv6Addr>().unwrap(), to.parse().unwrap());
+    let length = u16::try_from(TCP_HEADER + payload).unwrap();
+    let mut tcp = TcpHeader::new((5000, 80), seq, ack, flags, 30_000, 0);
+    let start = Sum::pseudo(&from.octets(), &Ipv6Addr::octets(&to), Protocol::TCP.0, length.into());
+    tcp.checksum = start.bytes(tcp.as_bytes()).bytes(&vec![7; payload]).checksum().into();
+    let ip = Ipv6Header::new(from, to, Protocol::TCP.0, length);
+    framed(EtherType::IPV6, &[ip.as_bytes(), tcp.as_bytes()].concat(), payload)
+}
+
+#[test]
+fn a_router_puts_together_only_what_is_for_itself() {
+    const SIZE: u32 = 1000;
+    let (mut router, now) = router();
+    let (near, far) = (router.interface(1), router.interface(2));
+    let client = Mac([2, 0, 0, 0, 0, 7]);
+    router.host.control.add_neighbour(near, address("fd00::7"), client).unwrap();
+    router.host.stack.listen(None, 80, 4).unwrap();
+    router.put(now, PORT, &segment("fd00::3", (999, 0), TcpFlags::SYN, 0));
+    let answer = router.take(now, PORT);
+    let [answer] = &answer[..] else { panic!("{answer:02x?}") };
+    let theirs = TcpHeader::parse(&answer[54..]).unwrap().sequence.get() + 1;
+    router.put(now, PORT, &segment("fd00::3", (1000, theirs), TcpFlags::ACK, 0));
+    // Its own, what takes the short way, and what waits for a neighbour: each is a flow whose segments follow each other.
+    let flow = |to: &str, n: u32| segment(to, (1000 + n * SIZE, theirs), TcpFlags::ACK, SIZE as usize);
+    for n in 0..3 {
+        for to in ["fd00::3", TO, "fd01::77"] {
+            let mut packet = Packet::new(router.pool.take().unwrap());
+            packet.extend_from_slice(&flow(to, n)).unwrap();
+            router.batch.push(packet);
+        }
+    }
+    let counted = |router: &Node| {
+        let counters = router.host.stack.counters();
+        (counters.tcp_received, counters.forwarded)
+    };
+    let before = counted(&router);
+    router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+    let acknowledged = router.take(now, PORT);
+    let acknowledged = acknowledged.iter().filter_map(|packet| TcpHeader::parse(&packet[54..]));
+    let last = acknowledged.map(|tcp| tcp.acknowledgment.get()).last();
+    assert_eq!(last, Some(1000 + 3 * SIZE));
+    let passed_on = |to| {
+        let mut segments: Vec<_> = (0..3).map(|n| onward(flow(to, n))).collect();
+        segments.iter_mut().for_each(|bytes| bytes[21] -= 1);
+        segments
+    };
+    let is_data = |packet: &Vec<u8>| packet.len() > SIZE as usize;
+    let sent: Vec<_> = router.take(now, OUT).into_iter().filter(is_data).collect();
+    assert_eq!(sent, passed_on(TO));
+    router.host.control.enter_neighbour(Entry::Replace, far, address("fd01::77"), NEXT).unwrap();
+    let sent: Vec<_> = router.take(now, OUT).into_iter().filter(is_data).collect();
+    assert_eq!(sent, passed_on("fd01::77"));
+    // What was made one counts once.
+    assert_eq!(counted(&router), (before.0 + 1, before.1 + 6));
 }
