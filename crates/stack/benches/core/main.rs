@@ -34,10 +34,10 @@ const BITS: f64 = 8e-9;
 
 /// What is measured of this stack.
 const CASES: &[(&str, Case)] = &[
-    // What many streams are compared with, too.
     ("bulk, copied", Case::Bulk(Bulk { streams: 1, in_place: false, offload: false })),
     ("bulk, in place", Case::Bulk(Bulk { streams: 1, in_place: true, offload: false })),
     ("bulk, copied, 64 streams", Case::Bulk(Bulk { streams: 64, in_place: false, offload: false })),
+    ("bulk, in place, 64 streams", Case::Bulk(Bulk { streams: 64, in_place: true, offload: false })),
     ("bulk, in place, super-segments", Case::Bulk(Bulk { streams: 1, in_place: true, offload: true })),
     ("64-byte exchanges over 1000 connections", Case::Exchanges(ACTIVE)),
     ("connections opened, used, closed", Case::Connections),
@@ -137,16 +137,18 @@ fn main() {
         }
     }
     line(PEER, "Gbit/s", peer);
-    let one = own[0].clone();
-    for (((name, case), values), times) in CASES.iter().zip(own).zip(times) {
-        let Case::Bulk(Bulk { streams, .. }) = case else {
-            line(name, "M/s", values);
+    for (((name, case), values), times) in CASES.iter().zip(&own).zip(times) {
+        let Case::Bulk(bulk) = case else {
+            line(name, "M/s", values.clone());
             continue;
         };
         line(name, "Gbit/s", values.clone());
         line("", "times smoltcp", times);
-        if *streams > 1 {
-            line("", "times one stream", values.iter().zip(&one).map(|(many, one)| many / one).collect());
+        let alone = Bulk { streams: 1, ..*bulk };
+        let one = CASES.iter().position(|(_, case)| matches!(case, Case::Bulk(other) if *other == alone));
+        if let Some(one) = one.filter(|_| bulk.streams > 1) {
+            let pairs = values.iter().zip(&own[one]);
+            line("", "times one stream", pairs.map(|(many, one)| many / one).collect());
         }
     }
 }

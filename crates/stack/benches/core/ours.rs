@@ -14,7 +14,7 @@ const PORT: PortId = PortId(0);
 const SERVER: u16 = 80;
 
 /// How bulk data is moved.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bulk {
     pub(crate) streams: usize,
     pub(crate) in_place: bool,
