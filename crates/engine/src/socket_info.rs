@@ -15,6 +15,7 @@ pub struct SocketInfo {
     pub timestamps: bool,
     pub sack: bool,
     pub ecn: bool,
+    pub ecn_seen: bool,
     /// The peer's and ours, when both ends scale.
     pub wscale: Option<(u8, u8)>,
     pub ca_state: u8,
@@ -85,6 +86,7 @@ impl SocketInfo {
             timestamps: info.timestamps,
             sack: info.sack,
             ecn: info.ecn,
+            ecn_seen: info.ecn_seen,
             wscale: info.wscale,
             ca_state: info.ca_state,
             backoff: info.backoff,
@@ -142,11 +144,10 @@ impl SocketInfo {
     pub fn line(&self) -> String {
         let ms = |us: u64| format!("{}.{:03}", us / 1000, us % 1000);
         let mss = self.snd_mss.max(1);
-        let mut words: Vec<String> = [(self.timestamps, "ts"), (self.sack, "sack"), (self.ecn, "ecn")]
-            .iter()
-            .filter(|(is, _)| *is)
-            .map(|(_, word)| (*word).to_owned())
-            .collect();
+        let agreed =
+            [(self.timestamps, "ts"), (self.sack, "sack"), (self.ecn, "ecn"), (self.ecn_seen, "ecnseen")];
+        let mut words: Vec<String> =
+            agreed.iter().filter(|(is, _)| *is).map(|(_, word)| (*word).to_owned()).collect();
         words.push(self.congestion.clone());
         words.extend(self.wscale.map(|(theirs, ours)| format!("wscale:{theirs},{ours}")));
         words.extend([
@@ -233,6 +234,15 @@ impl SocketInfo {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_agreed_on_and_seen_comes_first() {
+        let congestion = "cubic".to_owned();
+        let info = SocketInfo { congestion, sack: true, ecn: true, ecn_seen: true, ..SocketInfo::default() };
+        assert!(info.line().starts_with("sack ecn ecnseen cubic "), "{}", info.line());
+        let line = SocketInfo { ecn_seen: false, ..info }.line();
+        assert!(line.starts_with("sack ecn cubic "), "{line}");
+    }
 
     #[test]
     fn what_is_as_it_begins_is_left_out_and_times_are_shares_of_the_whole() {

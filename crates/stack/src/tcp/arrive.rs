@@ -11,8 +11,8 @@ use super::challenge::may_challenge;
 use super::connection::{Connection, NEVER, clock};
 use super::emit::Bare;
 use super::facts::{
-    ACK_NOW, ANSWERS, AWAITS_MORE, ECHOES_MARK, ECN, ECT, FIN_SENT, FIN_WANTED, RELEASED, REPAIRS, SACK,
-    SQUEEZED, SYN_OUT, TIMESTAMPS,
+    ACK_NOW, ANSWERS, AWAITS_MORE, ECHOES_MARK, ECN, ECT, ECT_SEEN, FIN_SENT, FIN_WANTED, RELEASED, REPAIRS,
+    SACK, SQUEEZED, SYN_OUT, TIMESTAMPS,
 };
 use super::listen::{default_mss, offered_segment};
 use super::receive_buffer::{Held, length};
@@ -651,7 +651,11 @@ impl Connection {
         if segment.has(TcpFlags::CWR) {
             self.facts.remove(ECHOES_MARK);
         }
-        if self.facts.any(ECN) && segment.ecn == MARKED {
+        if segment.ecn == 0 || !self.facts.any(ECN) {
+            return;
+        }
+        self.facts.add(ECT_SEEN);
+        if segment.ecn == MARKED {
             cx.counters.tcp_ecn_marked += 1;
             self.facts.add_if(ACK_NOW, !self.facts.any(ECHOES_MARK));
             self.facts.add(ECHOES_MARK);

@@ -55,6 +55,8 @@ pub(super) const LIMITED: Facts = Facts(1 << 20);
 pub(super) const HELD_BY_MARK: Facts = Facts(1 << 21);
 /// A mark came in: the peer is told until it says that it has slowed down.
 pub(super) const ECHOES_MARK: Facts = Facts(1 << 22);
+/// The peer's data could be marked on its way, or was: not all who agree on marks send such.
+pub(super) const ECT_SEEN: Facts = Facts(1 << 31);
 /// We have slowed down, and the next new segment says so.
 pub(super) const TELLS_SLOWED: Facts = Facts(1 << 23);
 /// There are `duplicates`: the peer has no SACK.

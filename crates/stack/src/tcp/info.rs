@@ -6,7 +6,7 @@ use bywash_wire::TCP_HEADER;
 
 use super::State;
 use super::connection::Connection;
-use super::facts::{ECN, LOSS, RECOVERY, SACK, SLOWED_AT, TIMESTAMPS};
+use super::facts::{ECN, ECT_SEEN, LOSS, RECOVERY, SACK, SLOWED_AT, TIMESTAMPS};
 use super::listen::offered_segment;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
@@ -32,13 +32,13 @@ pub struct TcpInfo {
     pub backoff: u8,
     /// `tcpi_rto`
     pub rto: Duration,
-    /// `tcpi_ato`
+    /// `tcpi_ato`: always 40 milliseconds, which is how long an acknowledgment waits at most; Linux's adapts to how often data comes
     pub ato: Duration,
     /// `tcpi_snd_mss`, in bytes of payload
     pub snd_mss: u32,
     /// `tcpi_rcv_mss`: the payload of the peer's full segments, as it seems, but no more than we have offered to take
     pub rcv_mss: u32,
-    /// `tcpi_advmss`
+    /// `tcpi_advmss`: the payload of the peer's segments at most: what we offer to take, less timestamps where they were agreed on
     pub advmss: u32,
     /// `tcpi_pmtu`: the path's, whatever the two ends take
     pub pmtu: u32,
@@ -60,7 +60,7 @@ pub struct TcpInfo {
     pub rtt: Duration,
     /// `tcpi_rttvar`
     pub rttvar: Duration,
-    /// `tcpi_min_rtt`
+    /// `tcpi_min_rtt`; zero before it was measured, where Linux has the largest number there is
     pub min_rtt: Duration,
     /// `tcpi_snd_ssthresh`, but in bytes; `u32::MAX` before the first loss
     pub snd_ssthresh: u32,
@@ -74,7 +74,7 @@ pub struct TcpInfo {
     pub rcv_space: u32,
     /// `tcpi_snd_wnd`: the window the peer offers, in bytes
     pub snd_wnd: u32,
-    /// `tcpi_rcv_wnd`: the window the peer was offered, in bytes
+    /// `tcpi_rcv_wnd`: the window the peer was offered last, in bytes; what has come since is part of it
     pub rcv_wnd: u32,
     /// `tcpi_notsent_bytes`
     pub notsent_bytes: u32,
@@ -133,6 +133,8 @@ pub struct TcpInfo {
     pub sack: bool,
     /// `TCPI_OPT_ECN`
     pub ecn: bool,
+    /// `TCPI_OPT_ECN_SEEN`: data has come that could be marked on its way, or was
+    pub ecn_seen: bool,
     /// `TCPI_OPT_SYN_DATA`: data that came or went with the SYN was taken (Fast Open, RFC 7413)
     pub syn_data: bool,
     /// `tcpi_fastopen_client_fail`
@@ -145,12 +147,12 @@ pub struct TcpInfo {
 
 impl TcpInfo {
     /// Linux's `struct tcp_info`, in this machine's byte order. Zero are `tcpi_last_ack_sent` and `tcpi_fackets`, as in Linux;
-    /// `tcpi_pacing_rate`, for nothing is paced.
+    /// `tcpi_pacing_rate`, for nothing is paced; `tcpi_rehash`, for no connection looks for another path by a new hash.
     pub fn to_linux(&self) -> [u8; LINUX_TCP_INFO] {
         let mut bytes = [0; LINUX_TCP_INFO];
         let (snd_scale, rcv_scale) = self.wscale.unwrap_or((0, 0));
-        // The fifth says that a mark was seen, which nobody looks at.
-        let flags = [self.timestamps, self.sack, self.wscale.is_some(), self.ecn, false, self.syn_data];
+        let scales = self.wscale.is_some();
+        let flags = [self.timestamps, self.sack, scales, self.ecn, self.ecn_seen, self.syn_data];
         let options = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag));
         let (state, scales) = (linux_state(self.state), snd_scale | rcv_scale << 4);
         bytes[..8].copy_from_slice(&[
@@ -192,7 +194,7 @@ impl TcpInfo {
             (136, self.segs_out),
             (140, self.segs_in),
             (144, self.notsent_bytes),
-            (148, micros(self.min_rtt)),
+            (148, if self.min_rtt.is_zero() { u32::MAX } else { micros(self.min_rtt) }),
             (152, self.data_segs_in),
             (156, self.data_segs_out),
             (192, self.delivered),
@@ -240,6 +242,7 @@ impl TcpInfo {
             Some(fixed) if fixed <= c.path_mss => out.mtu_to(c.flow.remote, now),
             _ => usize::from(c.path_mss) + crate::ip::header_length(c.flow.remote) + TCP_HEADER,
         };
+        let stamps = if c.facts.any(TIMESTAMPS) { 12 } else { 0 };
         let times = c.times(now);
         Self {
             state: c.state,
@@ -251,7 +254,7 @@ impl TcpInfo {
             ato: super::arrive::DELAYED_ACK.duration(),
             snd_mss: c.window.mss(),
             rcv_mss: c.largest.into(),
-            advmss: u32::from(offered_segment(&c.flow, &c.limits, out)),
+            advmss: u32::from(offered_segment(&c.flow, &c.limits, out)).saturating_sub(stamps),
             pmtu: u32::try_from(pmtu).unwrap_or(u32::MAX),
             unacked: segments.unacked,
             sacked: segments.sacked,
@@ -269,7 +272,7 @@ impl TcpInfo {
             rcv_ssthresh: c.rcv_limit,
             rcv_space: c.rcv_limit,
             snd_wnd: c.wnd,
-            rcv_wnd: c.edge - c.rcv_nxt,
+            rcv_wnd: c.edge - c.last_ack_sent,
             notsent_bytes: c.unsent(),
             unacked_bytes: c.nxt - c.una,
             total_retrans: c.mishaps.resent,
@@ -299,6 +302,7 @@ impl TcpInfo {
             timestamps: c.facts.any(TIMESTAMPS),
             sack: c.facts.any(SACK),
             ecn: c.facts.any(ECN),
+            ecn_seen: c.facts.any(ECT_SEEN),
             syn_data: c.syn_data,
             fast_open_failed: c.fast_open_failed,
             wscale: c.scaled.then_some((c.wnd_scale, c.rcv_scale)),
@@ -348,5 +352,196 @@ impl Stack {
     /// [`TcpError::Closed`].
     pub fn tcp_info(&self, now: Timestamp, id: ConnectionId) -> Result<TcpInfo, TcpError> {
         Ok(TcpInfo::of(&self.tcp.connections[self.tcp.index(id)?], &self.out, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `struct tcp_info` of Linux 6.7: each field from the first to the last, its bytes, and what `sample` has there.
+    const FIELDS: [(&str, usize, u64); 59] = [
+        ("tcpi_state", 1, 8),
+        ("tcpi_ca_state", 1, 3),
+        ("tcpi_retransmits", 1, 2),
+        ("tcpi_probes", 1, 5),
+        ("tcpi_backoff", 1, 4),
+        ("tcpi_options", 1, 0b11_1111),
+        ("tcpi_snd_wscale, tcpi_rcv_wscale", 1, 7 | 9 << 4),
+        ("tcpi_delivery_rate_app_limited, tcpi_fastopen_client_fail", 1, 1 | 3 << 1),
+        ("tcpi_rto", 4, 201_000),
+        ("tcpi_ato", 4, 40_000),
+        ("tcpi_snd_mss", 4, 1000),
+        ("tcpi_rcv_mss", 4, 1001),
+        ("tcpi_unacked", 4, 11),
+        ("tcpi_sacked", 4, 12),
+        ("tcpi_lost", 4, 13),
+        ("tcpi_retrans", 4, 14),
+        ("tcpi_fackets", 4, 0),
+        ("tcpi_last_data_sent", 4, 15),
+        ("tcpi_last_ack_sent", 4, 0),
+        ("tcpi_last_data_recv", 4, 16),
+        ("tcpi_last_ack_recv", 4, 17),
+        ("tcpi_pmtu", 4, 1500),
+        ("tcpi_rcv_ssthresh", 4, 60_001),
+        ("tcpi_rtt", 4, 18),
+        ("tcpi_rttvar", 4, 19),
+        ("tcpi_snd_ssthresh", 4, 20),
+        ("tcpi_snd_cwnd", 4, 21),
+        ("tcpi_advmss", 4, 1002),
+        ("tcpi_reordering", 4, 22),
+        ("tcpi_rcv_rtt", 4, 23),
+        ("tcpi_rcv_space", 4, 60_002),
+        ("tcpi_total_retrans", 4, 24),
+        ("tcpi_pacing_rate", 8, 0),
+        ("tcpi_max_pacing_rate", 8, u64::MAX),
+        ("tcpi_bytes_acked", 8, 1 << 33),
+        ("tcpi_bytes_received", 8, 1 << 34),
+        ("tcpi_segs_out", 4, 25),
+        ("tcpi_segs_in", 4, 26),
+        ("tcpi_notsent_bytes", 4, 27),
+        ("tcpi_min_rtt", 4, 28),
+        ("tcpi_data_segs_in", 4, 29),
+        ("tcpi_data_segs_out", 4, 30),
+        ("tcpi_delivery_rate", 8, 1 << 35),
+        ("tcpi_busy_time", 8, 1 << 36),
+        ("tcpi_rwnd_limited", 8, 1 << 37),
+        ("tcpi_sndbuf_limited", 8, 1 << 38),
+        ("tcpi_delivered", 4, 31),
+        ("tcpi_delivered_ce", 4, 32),
+        ("tcpi_bytes_sent", 8, 1 << 39),
+        ("tcpi_bytes_retrans", 8, 1 << 40),
+        ("tcpi_dsack_dups", 4, 33),
+        ("tcpi_reord_seen", 4, 34),
+        ("tcpi_rcv_ooopack", 4, 35),
+        ("tcpi_snd_wnd", 4, 60_003),
+        ("tcpi_rcv_wnd", 4, 60_004),
+        ("tcpi_rehash", 4, 0),
+        ("tcpi_total_rto", 2, 36),
+        ("tcpi_total_rto_recoveries", 2, 37),
+        ("tcpi_total_rto_time", 4, 38),
+    ];
+
+    fn sample() -> TcpInfo {
+        let (ms, us) = (Duration::from_millis, Duration::from_micros);
+        TcpInfo {
+            state: State::CloseWait,
+            ca_state: 3,
+            probes: 5,
+            retransmits: 2,
+            backoff: 4,
+            rto: ms(201),
+            ato: ms(40),
+            snd_mss: 1000,
+            rcv_mss: 1001,
+            advmss: 1002,
+            pmtu: 1500,
+            unacked: 11,
+            sacked: 12,
+            lost: 13,
+            retrans: 14,
+            last_data_sent: ms(15),
+            last_data_recv: ms(16),
+            last_ack_recv: ms(17),
+            rtt: us(18),
+            rttvar: us(19),
+            min_rtt: us(28),
+            snd_ssthresh: 20_000,
+            snd_cwnd: 21_999,
+            rcv_rtt: us(23),
+            rcv_ssthresh: 60_001,
+            rcv_space: 60_002,
+            snd_wnd: 60_003,
+            rcv_wnd: 60_004,
+            notsent_bytes: 27,
+            unacked_bytes: 11_000,
+            total_retrans: 24,
+            bytes_acked: 1 << 33,
+            bytes_received: 1 << 34,
+            bytes_sent: 1 << 39,
+            bytes_retrans: 1 << 40,
+            segs_out: 25,
+            segs_in: 26,
+            data_segs_out: 30,
+            data_segs_in: 29,
+            busy_time: us(1 << 36),
+            rwnd_limited: us(1 << 37),
+            sndbuf_limited: us(1 << 38),
+            delivered: 31,
+            delivered_ce: 32,
+            delivery_rate: 1 << 35,
+            app_limited: true,
+            dsack_dups: 33,
+            reordering: 22,
+            reord_seen: 34,
+            rcv_ooopack: 35,
+            total_rto: 36,
+            total_rto_recoveries: 37,
+            total_rto_time: ms(38),
+            timestamps: true,
+            sack: true,
+            ecn: true,
+            ecn_seen: true,
+            syn_data: true,
+            fast_open_failed: Some(FastOpenFailure::Repeated),
+            wscale: Some((7, 9)),
+            soft_error: None,
+        }
+    }
+
+    /// What stands in so many bytes.
+    fn number(bytes: &[u8]) -> u64 {
+        match *bytes {
+            [byte] => byte.into(),
+            [a, b] => u16::from_ne_bytes([a, b]).into(),
+            [a, b, c, d] => u32::from_ne_bytes([a, b, c, d]).into(),
+            _ => u64::from_ne_bytes(bytes.try_into().unwrap()),
+        }
+    }
+
+    #[test]
+    fn each_field_is_where_linux_has_it() {
+        let bytes = sample().to_linux();
+        let mut rest = &bytes[..];
+        for (name, size, expected) in FIELDS {
+            let at = bytes.len() - rest.len();
+            assert_eq!(at % size, 0, "{name} is aligned, so that nothing is between the fields");
+            let (field, behind) = rest.split_at(size);
+            assert_eq!(number(field), expected, "{name}, at {at}");
+            rest = behind;
+        }
+        assert!(rest.is_empty(), "{}", rest.len());
+    }
+
+    #[test]
+    fn each_option_has_its_bit() {
+        let none = TcpInfo {
+            timestamps: false,
+            sack: false,
+            wscale: None,
+            ecn: false,
+            ecn_seen: false,
+            syn_data: false,
+            ..sample()
+        };
+        assert_eq!(none.to_linux()[5..7], [0, 0]);
+        for (info, bit) in [
+            (TcpInfo { timestamps: true, ..none.clone() }, 1),
+            (TcpInfo { sack: true, ..none.clone() }, 2),
+            (TcpInfo { wscale: Some((0, 0)), ..none.clone() }, 4),
+            (TcpInfo { ecn: true, ..none.clone() }, 8),
+            (TcpInfo { ecn_seen: true, ..none.clone() }, 16),
+            (TcpInfo { syn_data: true, ..none.clone() }, 32),
+        ] {
+            assert_eq!(info.to_linux()[5], bit, "{info:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_yet_is_linux_s_number_for_that() {
+        let info = TcpInfo { min_rtt: Duration::ZERO, snd_ssthresh: u32::MAX, ..sample() };
+        let bytes = info.to_linux();
+        assert_eq!(number(&bytes[148..152]), u32::MAX.into());
+        assert_eq!(number(&bytes[76..80]), 0x7fff_ffff);
     }
 }

@@ -11,14 +11,14 @@ use bywash_wire::TcpFlags;
 use bywash_wire::checksum::Sum;
 
 use super::connection::{Connection, NEVER};
-use super::facts::{AWAITS_WORD, ECN, Facts, NOT_PREDICTED, TIMESTAMPS};
+use super::facts::{AWAITS_WORD, ECN, ECT_SEEN, Facts, NOT_PREDICTED, TIMESTAMPS};
 use super::header;
 use super::receive_buffer::length;
 use super::scoreboard::Delivered;
 use super::segment::Segment;
 use super::seq::Seq;
 use super::state::State;
-use crate::ip::checksum_right;
+use crate::ip::{MARKED, checksum_right};
 use crate::stack::Context;
 use crate::time::Span;
 
@@ -84,7 +84,13 @@ impl Connection {
             && (segment.ack == self.una && self.board.is_empty() || segment.ack.after(self.una))
             && self.acknowledges_as_usual(segment, NOT_PREDICTED)
             && !self.receive.has_gap()
-            && !(self.facts.any(ECN) && segment.ecn == crate::ip::MARKED)
+            && !(self.facts.any(ECN) && self.tells_of_marks(segment))
+    }
+
+    /// Whether a segment has a mark, or is the first that could have had one.
+    #[inline]
+    fn tells_of_marks(&self, segment: &Segment) -> bool {
+        segment.ecn == MARKED || (segment.ecn != 0 && !self.facts.any(ECT_SEEN))
     }
 
     /// Whether an acknowledgment says nothing of losses, none was seen that still matters, and nothing is `unusual`.

@@ -1,4 +1,4 @@
-//! How fast what is sent arrives, how long timeouts take, and what is wrong with the path: what TCP_INFO tells of them.
+//! How fast what is sent arrives, how long timeouts take, and what is wrong with the path: what TCP_INFO tells of them, and of a few things more.
 
 use std::time::Duration;
 
@@ -234,4 +234,56 @@ fn timeouts_in_a_row_end_with_what_is_acknowledged() {
     t.peer(". 1:1(0) ack 1001 win 30000");
     t.output();
     assert_eq!(counts(&t), (0, 2));
+}
+
+#[test]
+fn that_data_can_be_marked_is_told_once_some_has_come() {
+    let open = |syn: &str| {
+        let mut t = Trace::new();
+        t.host.stack.listen(None, 80, 4).unwrap();
+        t.peer(&format!("{syn} 0:0(0) win 60000 <mss 1000,sackOK>"));
+        t.output();
+        t.peer(". [ect0] 1:1(0) ack 1 win 60000");
+        let [Event::Accepted { connection: id, .. }] = t.events()[..] else { panic!("no connection") };
+        (t, id)
+    };
+    let seen = |t: &Trace, id: ConnectionId| (info(t, id).ecn_seen, info(t, id).to_linux()[5] & 16 != 0);
+    // In order, which is predicted, with a mark, and behind a gap.
+    for data in
+        [". [ect0] 101:201(100)", ". [ect1] 101:201(100)", ". [ce] 101:201(100)", ". [ect0] 301:401(100)"]
+    {
+        let (mut t, id) = open("SEW");
+        t.peer(". 1:101(100) ack 1 win 60000");
+        assert_eq!(seen(&t, id), (false, false), "neither an acknowledgment nor what cannot be marked tells");
+        t.peer(&format!("{data} ack 1 win 60000"));
+        assert_eq!(seen(&t, id), (true, true), "{data}");
+        t.peer(". 201:301(100) ack 1 win 60000");
+        assert_eq!(seen(&t, id), (true, true), "once is enough");
+    }
+    // Who has not agreed on marks may use the bits for something else.
+    let (mut t, id) = open("S");
+    t.peer(". [ect0] 1:101(100) ack 1 win 60000");
+    t.peer(". [ce] 101:201(100) ack 1 win 60000");
+    assert_eq!(seen(&t, id), (false, false));
+}
+
+#[test]
+fn the_peer_s_segments_are_told_without_their_timestamps_as_linux_does() {
+    for (options, clock, size) in [("mss 1000", "", 1460), ("mss 1000,TS 5", "<TS 6>", 1448)] {
+        let mut t = Trace::new();
+        let id = t.accept(30_000, options, clock);
+        assert_eq!(info(&t, id).advmss, size);
+    }
+}
+
+#[test]
+fn the_window_is_told_as_it_was_offered_last() {
+    let mut t = Trace::new();
+    t.host.stack.set_limits(Limits { receive_initial: 10_000, receive_max: 10_000, ..Limits::default() });
+    let id = t.accept(30_000, "mss 1000", "");
+    let offered = info(&t, id).rcv_wnd;
+    t.peer(". 1:1001(1000) ack 1 win 30000");
+    assert_eq!(info(&t, id).rcv_wnd, offered, "until we speak again");
+    t.sends(&[&format!(". 1:1(0) ack 1001 win {}", offered - 1000)]);
+    assert_eq!(info(&t, id).rcv_wnd, offered - 1000);
 }

@@ -28,6 +28,9 @@ const FLAGS: [(char, TcpFlags); 8] = [
     ('W', TcpFlags::CWR),
 ];
 
+/// What IP's two bits of congestion say.
+const CODEPOINTS: [&str; 4] = ["", " [ect1]", " [ect0]", " [ce]"];
+
 /// A host on a wire without Ethernet, and the peer 10.0.0.2 that a test plays.
 pub(crate) struct Trace {
     pub(crate) host: Host,
@@ -213,7 +216,7 @@ impl Trace {
         }
         let mut line: String =
             FLAGS.iter().filter(|(_, flag)| tcp.flags.has(*flag)).map(|(c, _)| *c).collect();
-        line += ["", " [ect1]", " [ect0]", " [ce]"][usize::from(ip.traffic_class & 3)];
+        line += CODEPOINTS[usize::from(ip.traffic_class & 3)];
         if ip.time_to_live != 64 {
             write!(line, " [ttl {}]", ip.time_to_live).unwrap();
         }
@@ -250,8 +253,10 @@ impl Trace {
     }
 
     fn build(&self, text: &str) -> Vec<u8> {
-        let marked = text.contains(" [ce]");
-        let text = &text.replace(" [ce]", "");
+        let (text, mark) = match CODEPOINTS.iter().position(|name| !name.is_empty() && text.contains(name)) {
+            Some(mark) => (&text.replace(CODEPOINTS[mark], ""), mark),
+            None => (&text.to_owned(), 0),
+        };
         let (main, options) = text.split_once(" <").unwrap_or((text, ">"));
         let mut words = main.split(' ');
         let flags = words.next().unwrap().chars().fold(TcpFlags::default(), |flags, c| {
@@ -281,7 +286,7 @@ impl Trace {
         let sum = Sum::pseudo(&from, &to, 6, length).bytes(tcp.as_bytes()).bytes(&options).bytes(&payload);
         tcp.checksum = sum.checksum().into();
         let mut ip = Ipv4Header::new(from.into(), to.into(), 6, u16::try_from(length).unwrap());
-        ip.traffic_class = if marked { 3 } else { 0 };
+        ip.traffic_class = u8::try_from(mark).unwrap();
         ip.seal();
         [ip.as_bytes(), tcp.as_bytes(), &options, &payload].concat()
     }
