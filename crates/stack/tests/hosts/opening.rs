@@ -136,6 +136,43 @@ fn a_cookie_without_a_clock_offers_only_what_it_remembers() {
 }
 
 #[test]
+fn a_cookie_remembers_that_marks_were_agreed_on() {
+    let mut t = listening(0);
+    t.peer("SEW 0:0(0) win 30000 <mss 1024,TS 100>");
+    t.sends(&["S.E 0:0(0) ack 1 win 65535 <mss 1460,TS ecr 100>"]);
+    assert_eq!(t.host.stack.connections(), (0, 0, 0), "nothing is remembered");
+    t.peer(". 1:1(0) ack 1 win 30000 <TS 101>");
+    let id = taken(&mut t);
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().ecn);
+    t.send(id, 100);
+    t.sends(&["P. [ect0] 1:101(100) ack 1 win 65535 <TS ecr 101>"]);
+    // The peer's marks are told, and what it tells of ours slows us down.
+    t.peer("P. [ce] 1:11(10) ack 101 win 30000 <TS 102>");
+    t.sends(&[".E 101:101(0) ack 11 win 65535 <TS ecr 102>"]);
+    let window = t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd;
+    t.send(id, 4000);
+    assert_eq!(t.output().len(), 4);
+    t.peer(".EW 11:11(0) ack 1113 win 30000 <TS 103>");
+    assert!(t.host.stack.tcp_info(t.now, id).unwrap().snd_cwnd < window);
+
+    // Who has not asked has none, and without a clock nothing would be remembered.
+    for (syn, options, answer, ack) in [
+        ("S", "mss 1024,TS 100", "S. 0:0(0) ack 1 win 65535 <mss 1460,TS ecr 100>", " <TS 101>"),
+        ("SEW", "mss 1024", "S. 0:0(0) ack 1 win 65535 <mss 1460>", ""),
+    ] {
+        let mut t = listening(0);
+        t.peer(&format!("{syn} 0:0(0) win 30000 <{options}>"));
+        t.sends(&[answer]);
+        t.peer(&format!(". 1:1(0) ack 1 win 30000{ack}"));
+        let id = taken(&mut t);
+        assert!(!t.host.stack.tcp_info(t.now, id).unwrap().ecn, "{syn} {options}");
+        t.send(id, 100);
+        let sent = t.output();
+        assert!(sent[0].starts_with("P. 1:101(100)"), "{sent:?}");
+    }
+}
+
+#[test]
 fn a_cookie_counts_only_where_cookies_were_sent_lately() {
     let mut t = Trace::new();
     let listener = t.host.stack.listen(None, 80, 0).unwrap();
