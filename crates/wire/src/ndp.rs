@@ -52,6 +52,18 @@ impl NeighbourMessage {
     }
 }
 
+/// Which of several default routers hosts should send by (RFC 4191, 2.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RouterPreference {
+    /// By another one, if there is one.
+    Low,
+    /// What a router has that knows nothing of preferences.
+    #[default]
+    Medium,
+    /// By this one.
+    High,
+}
+
 /// A router advertisement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -73,6 +85,15 @@ impl RouterAdvertisement {
     /// How many seconds it is a default router; 0: it is none.
     pub fn lifetime(&self) -> u16 {
         (self.icmp.rest.get() & 0xffff) as u16
+    }
+
+    /// Which place it has among default routers, if it is one. The reserved value counts as medium (RFC 4191, 2.2).
+    pub fn preference(&self) -> RouterPreference {
+        match self.icmp.rest.get() >> 19 & 0b11 {
+            0b01 => RouterPreference::High,
+            0b11 => RouterPreference::Low,
+            _ => RouterPreference::Medium,
+        }
     }
 }
 

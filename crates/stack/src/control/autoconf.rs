@@ -1,9 +1,10 @@
 //! What a host makes of router advertisements (RFC 4861, 6.3; RFC 4862, 5.5): default routers, prefixes, addresses.
 
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use bywash_frame::Pool;
-use bywash_wire::ndp::{self, PrefixInformation, RouterAdvertisement};
+use bywash_wire::ndp::{self, PrefixInformation, RouterAdvertisement, RouterPreference};
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{IPV6_MTU, IcmpHeader, icmpv6};
 
@@ -76,6 +77,7 @@ struct Router {
     interface: InterfaceId,
     address: Address,
     until: Timestamp,
+    preference: RouterPreference,
     /// The default route goes through it.
     chosen: bool,
 }
@@ -227,7 +229,7 @@ impl Control {
             self.neighbours.heard(now, (id, received.source), mac, true);
         }
         let until = now + Duration::from_secs(router.lifetime().into());
-        self.take_router((id, received.source), until, now);
+        self.take_router((id, received.source), (until, router.preference()), now);
         let link = &mut self.links[usize::from(id.0)];
         if router.hop_limit() > 0 && link.hop_limit != router.hop_limit() {
             (link.hop_limit, self.changed) = (router.hop_limit(), true);
@@ -263,21 +265,27 @@ impl Control {
         }
     }
 
-    fn take_router(&mut self, key: (InterfaceId, Address), until: Timestamp, now: Timestamp) {
+    fn take_router(
+        &mut self,
+        key: (InterfaceId, Address),
+        (until, preference): (Timestamp, RouterPreference),
+        now: Timestamp,
+    ) {
         if until <= now {
             return self.forget_routers(|router| *router == key);
         }
         let of_link = self.autoconf.routers.iter().filter(|router| router.interface == key.0).count();
         let mine = |router: &&mut Router| (router.interface, router.address) == key;
         if let Some(router) = self.autoconf.routers.iter_mut().find(mine) {
-            router.until = until;
+            self.changed |= router.preference != preference;
+            (router.until, router.preference) = (until, preference);
             // It may have been taken out by hand.
             if let Some(route) = router.route().filter(|_| router.chosen) {
                 self.enter_advertised(route);
             }
         } else if of_link < LIMIT {
             let (interface, address) = key;
-            self.autoconf.routers.push(Router { interface, address, until, chosen: false });
+            self.autoconf.routers.push(Router { interface, address, until, preference, chosen: false });
             self.changed = true;
         }
     }
@@ -424,13 +432,15 @@ impl Control {
     }
 
     /// Sends the default route through a router that is probably reachable, if there is one; else through one after the
-    /// other, each until it has failed (RFC 4861, 6.3.6).
+    /// other, each until it has failed (RFC 4861, 6.3.6). Of several that are, through one that others are not preferred to
+    /// (RFC 4191, 3.2), the one that is used or else whose turn comes first.
     pub(super) fn choose_routers(&mut self) {
         use NeighbourState::{Failed, Incomplete};
         let state = |router: &Router| self.neighbours.state((router.interface, router.address));
         let reachable = |router: &Router| !matches!(state(router), None | Some(Incomplete | Failed));
         let routers = &self.autoconf.routers;
-        let best = routers.iter().position(reachable);
+        let known = routers.iter().enumerate().filter(|(_, router)| reachable(router));
+        let best = known.min_by_key(|(_, router)| Reverse(router.preference)).map(|(at, _)| at);
         let best = best.or_else(|| routers.iter().position(|router| state(router) != Some(Failed)));
         let best = best.unwrap_or(0);
         if routers.get(best).is_none_or(|router| router.chosen) {

@@ -1,4 +1,4 @@
-//! Which of the routers that have advertised themselves a host sends by (RFC 4861, 6.3.6).
+//! Which of the routers that have advertised themselves a host sends by (RFC 4861, 6.3.6; RFC 4191), and what it makes of what they say.
 
 use std::time::Duration;
 
@@ -33,7 +33,12 @@ fn advertise(host: &mut Node, now: Timestamp, last: u8, known: bool) {
 }
 
 fn advertise_with(host: &mut Node, now: Timestamp, last: u8, options: &[u8]) {
-    let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, 0, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+    advertise_as(host, now, last, (0, [7, 8]), options);
+}
+
+/// With such flags, and as a default router for so many seconds.
+fn advertise_as(host: &mut Node, now: Timestamp, last: u8, (flags, life): (u8, [u8; 2]), options: &[u8]) {
+    let head = [icmpv6::ROUTER_ADVERTISEMENT, 0, 0, 0, 64, flags, life[0], life[1], 0, 0, 0, 0, 0, 0, 0, 0];
     let bytes = [&head[..], options].concat();
     let source = format!("fe80::{last}");
     host.put(now, PORT, &icmp(Mac([0x33, 0x33, 0, 0, 0, 1]), &source, "ff02::1", 255, &bytes));
@@ -137,6 +142,95 @@ fn one_router_alone_is_tried_again_and_routes_by_hand_come_first() {
     host.host.control.add_route(Route { prefix, gateway, interface, metric: 0, source: None }).unwrap();
     host.take(now, PORT);
     assert_eq!(sends(&mut host, &mut now, STEP), ["who has 9"], "though nothing is known of it");
+}
+
+// RFC 4191, 2.2: what the two bits say that a router has of preference.
+const HIGH: u8 = 0b01 << 3;
+const MEDIUM: u8 = 0;
+const LOW: u8 = 0b11 << 3;
+const RESERVED: u8 = 0b10 << 3;
+
+/// The router `fe80::LAST` says how much it would be preferred, and where it is if `known`.
+fn prefer(host: &mut Node, now: Timestamp, last: u8, preference: u8, known: bool) {
+    let link = [1, 1, 2, 0, 0, 0, 0, last];
+    advertise_as(host, now, last, (preference, [7, 8]), if known { &link } else { &[] });
+}
+
+#[test]
+fn of_routers_that_are_reachable_the_one_that_is_preferred_is_used() {
+    let (mut host, mut now) = host();
+    // The reserved value is as good as none was said.
+    for (last, preference, used) in
+        [(2, LOW, "to 2"), (3, MEDIUM, "to 3"), (4, RESERVED, "to 3"), (5, HIGH, "to 5"), (6, MEDIUM, "to 5")]
+    {
+        prefer(&mut host, now, last, preference, true);
+        assert_eq!(sends(&mut host, &mut now, STEP), [used], "{last}");
+    }
+    // The latest word counts.
+    prefer(&mut host, now, 5, LOW, true);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 3"]);
+    prefer(&mut host, now, 2, HIGH, true);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 2"]);
+    // Of one that is no default router it says nothing.
+    advertise_as(&mut host, now, 2, (HIGH, [0, 0]), &[1, 1, 2, 0, 0, 0, 0, 2]);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 4"], "3 has had its turn");
+}
+
+#[test]
+fn a_preferred_router_that_is_not_there_comes_after_one_that_is() {
+    let (mut host, mut now) = host();
+    prefer(&mut host, now, 2, LOW, true);
+    prefer(&mut host, now, 3, HIGH, false);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 2"], "of the other nothing is known");
+    // Nor does it answer.
+    let (mut host, mut now) = self::host();
+    prefer(&mut host, now, 2, LOW, true);
+    prefer(&mut host, now, 3, HIGH, true);
+    let sent = sends(&mut host, &mut now, Duration::from_secs(9));
+    assert_eq!(sent, ["to 3", "who has 3", "to 3", "who has 3", "to 3", "who has 3", "to 3", "to 2"]);
+    prefer(&mut host, now, 3, HIGH, true);
+    assert_eq!(sends(&mut host, &mut now, STEP), ["to 3"], "it is there again");
+    // Where nothing is known of any, each has its turn, or who is preferred and never there would keep others from theirs.
+    let (mut host, mut now) = self::host();
+    for (last, preference) in [(2, LOW), (3, MEDIUM), (4, HIGH)] {
+        prefer(&mut host, now, last, preference, false);
+    }
+    let sent = sends(&mut host, &mut now, Duration::from_secs(9));
+    assert_eq!(sent, ["who has 2", "who has 3", "who has 4"]);
+}
+
+/// RFC 4862, 5.5.3 (e).
+#[test]
+fn an_address_lives_longer_if_a_router_says_so_and_shorter_only_by_rule() {
+    let seconds = |n: u64| Duration::from_secs(n);
+    for (first, after, second, end) in [
+        // Longer than two hours counts, be that more than is left or less.
+        (10_800, 1000, 20_000, 21_000),
+        (30_000, 1000, 8000, 9000),
+        // More than is left counts, however short.
+        (100, 50, 200, 250),
+        (7000, 6900, 7200, 14_100),
+        // Else two hours or less that are left stay as they are.
+        (7000, 10, 100, 7000),
+        (7200, 0, 7199, 7200),
+        // More than two hours become two.
+        (30_000, 1000, 7200, 8200),
+        (30_000, 1000, 0, 8200),
+    ] {
+        let (mut host, start) = host();
+        let lives =
+            |host: &Node| host.host.control.addresses().any(|(p, ..)| p.to_string().starts_with("fd07::"));
+        advertise_with(&mut host, start, 2, &prefix_option(7, first));
+        for step in 0..=after.min(10) {
+            host.take(start + seconds(step), PORT);
+        }
+        host.take(start + seconds(after), PORT);
+        advertise_with(&mut host, start + seconds(after), 2, &prefix_option(7, second));
+        host.take(start + seconds(end - 1), PORT);
+        assert!(lives(&host), "{first} {after} {second}");
+        host.take(start + seconds(end + 1), PORT);
+        assert!(!lives(&host), "{first} {after} {second}");
+    }
 }
 
 /// Default routes of IPv6: the router's last number, and whether a router has told of it.
@@ -262,8 +356,8 @@ fn who_makes_up_advertisements_makes_few_snapshots() {
 }
 
 /// The option that has a host make itself an address of `fdXX::/64` that is valid for so many seconds.
-fn prefix_option(number: u8, valid: u8) -> Vec<u8> {
-    let life = [0, 0, 0, valid];
+fn prefix_option(number: u8, valid: u32) -> Vec<u8> {
+    let life = valid.to_be_bytes();
     let head = [&[3, 4, 64, 0xc0][..], &life, &life, &[0; 4], &[0xfd, number]].concat();
     [&head[..], &[0; 14]].concat()
 }
