@@ -34,6 +34,7 @@ mod rules;
 mod sending;
 mod smol;
 mod sockets;
+mod states;
 mod streams;
 mod tcp;
 mod throughput;
