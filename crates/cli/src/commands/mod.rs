@@ -83,8 +83,7 @@ pub(crate) enum Command {
     /// Show its sockets
     Sockets(query::sockets::Args),
     /// Show what it has counted
-    #[command(after_help = query::SHOW_EXAMPLES)]
-    Stats(query::ShowArgs),
+    Stats(query::StatsArgs),
     /// Serve, connect, download and measure with TCP, on Bywash or on the kernel's sockets
     Tcp(Box<tcp::Args>),
     /// Show in a few seconds that packets really move

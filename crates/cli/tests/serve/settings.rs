@@ -54,7 +54,26 @@ fn tcp_is_as_a_file_and_flags_say_and_its_connections_show_it() {
         assert!(text.contains("\n      sack newreno ") && text.contains(" mss:500 "), "{text}");
         let listening = echo.told("sockets -l -t -n --json");
         assert!(!rows(&listening).is_empty() && rows(&listening).iter().all(|row| row["state"] == "LISTEN"));
-        for none in ["sockets -u --json", "sockets --json sport = :8"] {
+        // `show` may be there, and cut short as with addresses; none of a filter's own words is taken for it.
+        let filters = [
+            "state established",
+            "src 10.9.0.2 dport gt 7",
+            "sport = :7 exclude listening",
+            "exclude listening",
+        ];
+        for filter in filters {
+            for show in ["", "show ", "s ", "sh ", "list ", "l ", "ls ", "lst "] {
+                let shown = echo.told(&format!("sockets --json {show}{filter}"));
+                assert_eq!(rows(&shown).len(), 1, "{show}{filter}: {shown}");
+                assert_eq!(shown[0]["state"], "ESTAB", "{show}{filter}");
+            }
+        }
+        for show in ["show", "list", "l"] {
+            assert_eq!(rows(&echo.told(&format!("sockets {show} --json"))).len(), 2, "{show}");
+            assert_eq!(echo.told(&format!("sockets -s {show} --json"))["established"], 1, "{show}");
+            assert!(echo.told(&format!("stats {show} --json"))["engines"].is_array(), "{show}");
+        }
+        for none in ["sockets -u --json", "sockets --json sport = :8", "sockets --json show sport = :8"] {
             assert!(rows(&echo.told(none)).is_empty(), "{none}");
         }
     })
@@ -71,6 +90,18 @@ fn tcp_is_as_a_file_and_flags_say_and_its_connections_show_it() {
     assert_eq!(rows(&echo.told(&format!("addr show dev {name} --json"))).len(), 1);
     assert_eq!(rows(&echo.told("neigh show 10.9.0.1 --json")).len(), 1);
     assert!(rows(&echo.told("neigh show 10.9.0.77 --json")).is_empty());
+    for (words, says) in [
+        ("stats get", "'get' is not known: write show"),
+        ("stats shown", "'shown' is not known: write show"),
+        ("stats show engines", "'engines' is not known: write nothing behind 'show'"),
+        ("sockets add", "'add' is not known: write state, exclude,"),
+        ("sockets listening", "'listening' is not known: write state, exclude,"),
+        ("sockets show list", "'list' is not known: write state, exclude,"),
+        ("sockets -s show state established", "--summary counts all: leave 'state' out"),
+        ("sockets -s state established", "--summary counts all: leave 'state' out"),
+    ] {
+        echo.refuses(words, says);
+    }
     for wrong in ["addr show dev absent", "route get 2001:db8::1", "addr get 10.9.0.1", "sockets state open"]
     {
         assert_eq!(echo.ask(wrong).status.code(), Some(2), "{wrong}");
@@ -221,7 +252,10 @@ fn sockets_tell_their_timers_their_memory_and_how_many_they_are() {
         let written = text.contains(" timer:(keepalive,5") && text.contains("sec,0)\n      skmem:(r0,rb");
         assert!(written && text.trim_end().ends_with(')'), "{text}");
         let plain = echo.told("sockets --json state established");
-        assert!(plain[0]["timer"].is_null() && plain[0]["memory"].is_null(), "{plain}");
+        assert!(
+            plain[0].is_object() && plain[0]["timer"].is_null() && plain[0]["memory"].is_null(),
+            "{plain}"
+        );
         let of = |total: u64, ipv4: u64, ipv6: u64| json!({ "total": total, "ipv4": ipv4, "ipv6": ipv6 });
         let expected = json!({
             "established": 1, "listening": 1, "syn_received": 0, "time_wait": 0, "orphaned": 0,

@@ -15,6 +15,7 @@ pub(super) use routes::routes;
 
 use super::serve::DEFAULT_NAME;
 use crate::failure::{self, Failure};
+use words::Verb;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -50,6 +51,7 @@ Examples:
   bywash sockets -s                 how many there are of each kind
   bywash sockets                    what listens and what is connected in the instance `default`
   bywash stats --name web --json    all that the instance `web` counts
+  bywash stats show                 `show` may be there, as with addr: s, sh, l, ls, lst and list are the same
 
 Exit codes: 0 done; 2 there is no such instance, or it is another user's";
 
@@ -75,6 +77,17 @@ pub(crate) struct ShowArgs {
     /// One JSON value
     #[arg(long, short)]
     json: bool,
+}
+
+/// `bywash stats`: nothing can be chosen of it.
+#[derive(clap::Args, Debug)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub(crate) struct StatsArgs {
+    /// show, which may be left out
+    #[arg(value_name = "WORDS")]
+    words: Vec<String>,
+    #[command(flatten)]
+    show: ShowArgs,
 }
 
 /// Of which family: with both, as without one, of either.
@@ -112,7 +125,12 @@ impl FamilyArgs {
 }
 
 /// `bywash stats`.
-pub(crate) fn stats(args: &ShowArgs) -> Result<bool, Failure> {
+pub(crate) fn stats(args: &StatsArgs) -> Result<bool, Failure> {
+    let (_, behind) = Verb::of(&args.words, &[Verb::Show])?;
+    if let Some(word) = behind.first() {
+        return Err(Failure::Usage(format!("'{word}' is not known: write nothing behind 'show'")));
+    }
+    let args = &args.show;
     let value = answered(args, &Request::Stats {})?;
     if args.json {
         failure::print(&format!("{value}\n"));

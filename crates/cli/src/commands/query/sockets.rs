@@ -6,6 +6,7 @@ use bywash_engine::request::{
 };
 use bywash_engine::scoped::{ScopedAddress, ScopedPrefix};
 
+use super::words::Verb;
 use super::{FamilyArgs, SHOW_EXAMPLES, ShowArgs, answered, rows, show, table, understood};
 use crate::failure::{self, Failure};
 
@@ -50,9 +51,9 @@ pub(crate) struct Args {
     #[arg(long, short = 'o')]
     options: bool,
     /// How many there are of each kind, and nothing else
-    #[arg(long, short, conflicts_with_all = ["tcp", "udp", "listening", "info", "memory", "options", "filter", "ipv4", "ipv6"])]
+    #[arg(long, short, conflicts_with_all = ["tcp", "udp", "listening", "info", "memory", "options", "ipv4", "ipv6"])]
     summary: bool,
-    /// Which, as ss writes it: state established, exclude time-wait, sport = :80, dport ge 1024, src 10.0.0.0/8, dst = 10.0.0.1, src :80; 'or' between them
+    /// show, which may be left out, and which, as ss writes it: state established, exclude time-wait, sport = :80, dport ge 1024, src 10.0.0.0/8, dst = 10.0.0.1, src :80; 'or' between them
     #[arg(value_name = "FILTER", allow_hyphen_values = false)]
     filter: Vec<String>,
     #[command(flatten)]
@@ -63,10 +64,14 @@ pub(crate) struct Args {
 
 /// Shows them.
 pub(crate) fn run(args: &Args) -> Result<bool, Failure> {
+    let words = Verb::behind_show(&args.filter);
     if args.summary {
-        return summary(&args.show);
+        return match words.first() {
+            Some(word) => Err(Failure::Usage(format!("--summary counts all: leave '{word}' out"))),
+            None => summary(&args.show),
+        };
     }
-    let filter = Filter::parse(&args.filter).map_err(Failure::Usage)?;
+    let filter = Filter::parse(words).map_err(Failure::Usage)?;
     let wanted = |row: &SocketRow| {
         let protocol = match row.protocol.as_str() {
             "tcp" => args.tcp || !args.udp,

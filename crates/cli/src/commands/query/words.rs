@@ -1,4 +1,4 @@
-//! The words behind `bywash addr`, `route` and `neigh`, as iproute2 has them.
+//! The words behind `bywash addr`, `route`, `neigh`, `sockets` and `stats`, as iproute2 has them.
 
 use crate::failure::Failure;
 
@@ -90,13 +90,29 @@ impl Verb {
     /// The verb, which is one of those that `may` be, and what follows it. There may be none.
     pub(super) fn of<'a>(words: &'a [String], may: &[Self]) -> Result<(Self, &'a [String]), Failure> {
         let Some((first, rest)) = words.split_first() else { return Ok((Self::Show, words)) };
-        let meant = VERBS.iter().find(|(verb, _)| !first.is_empty() && verb.starts_with(first.as_str()));
-        let verb = meant.map(|(_, verb)| *verb).filter(|verb| may.contains(verb)).ok_or_else(|| {
+        let verb = Self::meant(first).filter(|verb| may.contains(verb)).ok_or_else(|| {
             let names: Vec<&str> = may.iter().map(|verb| verb.name()).collect();
-            let (last, others) = names.split_last().unwrap_or((&"show", &[]));
-            Failure::Usage(format!("'{first}' is not known: write {} or {last}", others.join(", ")))
+            Failure::Usage(match names.split_last() {
+                Some((last, others)) if !others.is_empty() => {
+                    format!("'{first}' is not known: write {} or {last}", others.join(", "))
+                }
+                _ => format!("'{first}' is not known: write {}", names.concat()),
+            })
         })?;
         Ok((verb, rest))
+    }
+
+    /// What is behind `show`, where nothing else can be done: all, if it is not there.
+    pub(super) fn behind_show(words: &[String]) -> &[String] {
+        match words {
+            [first, rest @ ..] if Self::meant(first) == Some(Self::Show) => rest,
+            _ => words,
+        }
+    }
+
+    fn meant(word: &str) -> Option<Self> {
+        let meant = VERBS.iter().find(|(verb, _)| !word.is_empty() && verb.starts_with(word));
+        meant.map(|(_, verb)| *verb)
     }
 
     fn name(self) -> &'static str {
@@ -269,6 +285,8 @@ mod tests {
         for word in ["get", "c", "nothing"] {
             let why = Verb::of(&[word.to_owned()], &[Verb::Show, Verb::Add, Verb::Delete]).unwrap_err();
             assert_eq!(why.to_string(), format!("'{word}' is not known: write show, add or del"));
+            let why = Verb::of(&[word.to_owned()], &[Verb::Show]).unwrap_err();
+            assert_eq!(why.to_string(), format!("'{word}' is not known: write show"));
         }
     }
 
