@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use bywash_lab::{lock, skip};
 
-use crate::instance::{BYWASH, Instance, Router, client, host, pair, run};
+use crate::instance::{BYWASH, Instance, Router, client, hops, host, pair, run};
 
 #[test]
 fn addresses_and_neighbours_change_while_traffic_flows() {
@@ -298,7 +298,7 @@ fn packets_are_passed_on_between_two_ports() {
     let summary = router.instance.end();
     assert!(summary["forwarded"].as_u64().unwrap() >= 6, "{summary}");
     let Some(text) = traced else { return skip("traceroute is not installed") };
-    assert!(text.contains("10.9.1.1") && text.contains("10.9.2.2"), "{text}");
+    assert_eq!(hops(&text), [(1, "10.9.1.1"), (2, "10.9.2.2")], "{text}");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use bywash_lab::{Host, HostOptions, Pair, PairOptions};
+use bywash_lab::{Host, HostOptions, Pair, PairOptions, skip};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -97,7 +97,7 @@ impl Instance {
     pub(crate) fn told(&self, words: &str) -> Value {
         let output = self.ask(words);
         assert!(output.status.success(), "{words}: {}", String::from_utf8_lossy(&output.stderr));
-        serde_json::from_slice(&output.stdout).unwrap_or_default()
+        if output.stdout.is_empty() { Value::Null } else { serde_json::from_slice(&output.stdout).unwrap() }
     }
 
     /// Asks it something that it must not refuse; what it answers for people, with one blank between words.
@@ -198,4 +198,21 @@ pub(crate) fn run(host: &Host, program: &str, words: &str) -> Option<String> {
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {words}: {text}{complaint}");
     Some(text)
+}
+
+/// Pings an address three times, and all are answered; where this machine has no ping, that is told.
+pub(crate) fn is_pinged(host: &Host, address: &str) {
+    match run(host, "ping", &format!("-c 3 -i 0.1 -w 10 {address}")) {
+        Some(text) => assert!(text.contains("3 received"), "{text}"),
+        None => skip("ping is not installed"),
+    }
+}
+
+/// Who has answered a traceroute with one question per hop, and at which hop: lines as ` 1  10.9.1.1  0.061 ms`, and not as ` 1  *`.
+pub(crate) fn hops(traced: &str) -> Vec<(u8, &str)> {
+    let hop = |line| match str::split_whitespace(line).collect::<Vec<_>>()[..] {
+        [number, address, time, "ms"] if time.parse::<f64>().is_ok() => Some((number.parse().ok()?, address)),
+        _ => None,
+    };
+    traced.lines().filter_map(hop).collect()
 }
