@@ -73,9 +73,8 @@ fn run(pty: &Pty, words: &str) -> Child {
 
 /// The same, with the terminal as that of a session of its own, as it is a shell's.
 fn run_in_its_own(pty: &Pty, words: &str) -> Child {
-    let mut command = Command::new("setsid");
-    let words = words.split_whitespace();
-    pty.run(command.args(["--ctty", env!("CARGO_BIN_EXE_bywash")]).args(words).args(QUIET_MEMORY))
+    let (mut setsid, command) = (Command::new("setsid"), command(words));
+    pty.run(setsid.arg("--ctty").arg(command.get_program()).args(command.get_args()))
 }
 
 #[test]
@@ -240,6 +239,32 @@ fn enter_at_the_terminal_is_answered_by_a_line_that_stays() {
     });
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert_eq!(end(&mut child).code(), Some(0));
+}
+
+#[test]
+fn enter_at_the_terminal_is_answered_by_a_download_too() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let from = listener.local_addr().unwrap();
+    // It says something until the client goes.
+    let server = std::thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        while stream.write_all(&[0; 1000]).is_ok() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    });
+    let mut pty = Pty::open();
+    let mut child = run_in_its_own(&pty, &format!("tcp download {from} --kernel"));
+    read_until(&mut pty.master, "bit/s");
+    pty.master.write_all(b"\n").unwrap();
+    read_until_it(&mut pty.master, "a line that stays", |shown| {
+        let lines: Vec<&str> = shown.split("\r\n").collect();
+        // The first has ended with what was typed, and the last has no end yet.
+        let mut stay = lines[1..].iter().take(lines.len().saturating_sub(2));
+        stay.any(|line| line.contains(" bytes of payload in, ") && line.contains("bit/s"))
+    });
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert_eq!(end(&mut child).code(), Some(0));
+    server.join().unwrap();
 }
 
 #[test]
