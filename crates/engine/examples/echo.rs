@@ -23,7 +23,7 @@ impl Program for Echo {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn std::error::Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [tap, address] = &words[..] else { return Err("usage: echo TAP ADDRESS/LENGTH".into()) };
     let (arena, stop) = (Arena::new(vec![0; 64 << 20])?, Stop::new()?);

@@ -1,10 +1,12 @@
-//! The echo server of the example and a client beside it, by the loopback: what is said comes back, all of it.
+//! The echo server of the example: with a client beside it, by the loopback, and all of it, with the kernel as its client.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[expect(dead_code, reason = "only its program is wanted")]
 #[path = "../examples/echo.rs"]
 mod echo;
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::process::Child;
 use std::time::{Duration, Instant};
 
 use bywash_drivers::{OpenOptions, open};
@@ -12,6 +14,8 @@ use bywash_engine::stack::frame::Arena;
 use bywash_engine::stack::{ConnectionId, Control, Event, Listen};
 use bywash_engine::sys::worker::Stop;
 use bywash_engine::{Instance, Io, Options, Program};
+use bywash_lab::{Host, lock};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// More than any buffer on the way holds.
 const BYTES: usize = 3_000_000;
@@ -106,4 +110,54 @@ fn what_is_said_comes_back_and_then_the_end() {
     stop.set();
     instance.run().unwrap();
     assert!(done, "the client has heard all");
+}
+
+/// What the example is called with, in a process of its own that begins as this one does: the test runner takes both words for names of
+/// tests, of which the first is a part of this one's.
+const CALLED: [&str; 2] = ["of_the_kernel", "10.9.0.2/24"];
+
+struct Called(Child);
+
+impl Drop for Called {
+    fn drop(&mut self) {
+        // It has ended already, unless the test fails.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_client_of_the_kernel_hears_its_echo_by_a_tap() {
+    if std::env::args().skip(1).eq(CALLED) {
+        return echo::main().unwrap();
+    }
+    let Some(_guard) = lock() else { return };
+    let host = Host::new().unwrap();
+    let server = host.command(std::env::current_exe().unwrap()).unwrap().args(CALLED).spawn().unwrap();
+    let mut server = Called(server);
+    let until = Instant::now() + Duration::from_secs(60);
+    while host.link(CALLED[0]).is_err() {
+        assert!(
+            server.0.try_wait().unwrap().is_none() && Instant::now() < until,
+            "it makes no TAP interface"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    host.wait_until_running(CALLED[0]).unwrap();
+    let index = host.link(CALLED[0]).unwrap().index;
+    host.add_address(index, "10.9.0.1/24".parse().unwrap()).unwrap();
+    let said: Vec<u8> = (0..BYTES).map(byte).collect();
+    let mut heard = Vec::new();
+    let stream = host.enter(|| TcpStream::connect(("10.9.0.2", 7))).unwrap().unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            (&stream).write_all(&said).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+        });
+        (&stream).read_to_end(&mut heard).unwrap();
+    });
+    assert!(heard == said, "{} of {BYTES} bytes", heard.len());
+    kill_process(Pid::from_child(&server.0), Signal::INT).unwrap();
+    assert!(server.0.wait().unwrap().success(), "it ends in order");
 }
