@@ -498,7 +498,7 @@ mod tests {
                 packet.offload.set_vlan(*tag);
                 batch.push(packet);
             }
-            coalesce(&mut batch, true, &mut pool);
+            coalesce(&mut batch, true, |_| true, &mut pool);
             let seen: Vec<_> =
                 batch.iter().map(|p| p.offload.segmentation().map_or(0, |s| s.size.get())).collect();
             pool.give_batch(&mut batch);
