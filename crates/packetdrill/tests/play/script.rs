@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::network::Network;
+
 /// When something is to happen.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct When {
@@ -36,12 +38,17 @@ pub(crate) struct Packet {
     pub(crate) window: Option<u16>,
     pub(crate) options: Vec<String>,
     pub(crate) urgent: u16,
-    pub(crate) icmp: Option<Icmp>,
+    /// The names of type and code.
+    pub(crate) icmp: Option<String>,
 }
 
-/// Type, code, and the MTU that it tells.
+/// What an ICMP error says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Icmp(pub(crate) u8, pub(crate) u8, pub(crate) u16);
+pub(crate) struct Icmp {
+    pub(crate) kind: u8,
+    pub(crate) code: u8,
+    pub(crate) mtu: u32,
+}
 
 pub(crate) fn parse(text: &str) -> Result<Vec<Event>, String> {
     let lines = text.lines().filter(|line| !line.starts_with("//") && !line.trim().is_empty());
@@ -109,7 +116,7 @@ fn packet(text: &str) -> Result<Packet, String> {
     }
     if let Some(rest) = text.strip_prefix("icmp ") {
         let (what, quoted) = rest.split_once(" [").ok_or("no quotation")?;
-        packet.icmp = Some(icmp(what)?);
+        packet.icmp = Some(what.to_owned());
         (packet.seq, packet.len) = range(quoted.trim_end_matches(']'))?;
         return Ok(packet);
     }
@@ -131,15 +138,25 @@ fn packet(text: &str) -> Result<Packet, String> {
     Ok(packet)
 }
 
-fn icmp(what: &str) -> Result<Icmp, String> {
+/// Type and code by the names that packetdrill's `icmp_packet.c` has for them, which are not the same for both protocols.
+pub(crate) fn icmp(what: &str, network: Network) -> Result<Icmp, String> {
     let words: Vec<&str> = what.split(' ').collect();
-    Ok(match words[..] {
-        ["unreachable", "frag_needed", "mtu", mtu] => Icmp(3, 4, mtu.parse().map_err(|_| "no MTU")?),
-        ["unreachable", "net_unreachable"] => Icmp(3, 0, 0),
-        ["unreachable", "host_unreachable"] => Icmp(3, 1, 0),
-        ["unreachable", "protocol_unreachable"] => Icmp(3, 2, 0),
+    let (names, mtu) = match words[..] {
+        [ref names @ .., "mtu", mtu] => (names, mtu.parse().map_err(|_| "no MTU")?),
+        ref names => (names, 0),
+    };
+    let (kind, code) = match (network == Network::V6, names) {
+        (_, ["unreachable", "net_unreachable"]) => (if network == Network::V6 { 1 } else { 3 }, 0),
+        (false, ["unreachable", "host_unreachable"]) => (3, 1),
+        (false, ["unreachable", "protocol_unreachable"]) => (3, 2),
+        (false, ["unreachable", "frag_needed"]) => (3, 4),
+        (true, ["unreachable", "admin_prohibited"]) => (1, 1),
+        (true, ["unreachable", "address_unreachable"]) => (1, 3),
+        (true, ["unreachable", "port_unreachable"]) => (1, 4),
+        (true, ["packet_too_big"]) => (2, 0),
         _ => return Err(format!("what is {what}?")),
-    })
+    };
+    Ok(Icmp { kind, code, mtu })
 }
 
 /// `1:1001(1000)`: the first number, and how many.
