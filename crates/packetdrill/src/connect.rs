@@ -55,7 +55,7 @@ impl Machine {
         let socket = self.sockets.get_mut(fd)?;
         socket.takes(to)?;
         let remote = (plain(to).unwrap_or(IpAddr::from([127, 0, 0, 1]).into()), to.port());
-        let (local, limits) = (socket.local.unwrap_or((None, 0)), socket.options.limits);
+        let (local, limits) = (socket.local.unwrap_or((None, 0)), socket.limits(!remote.0.is_v4()));
         let (now, stack, pool) = (self.now, &mut self.host.stack, &mut self.pool);
         let (id, data) = match first {
             Some(first) => stack.connect_fast(now, local, remote, (limits, first), |_| true, pool)?,

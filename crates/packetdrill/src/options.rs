@@ -341,7 +341,8 @@ impl Machine {
                     Err(_) if level == IPV6 => 0,
                     Err(_) => value.to_le_bytes()[0],
                 };
-                self.change(fd, |limits| limits.traffic_class = class & !ECN)
+                self.sockets.get_mut(fd)?.options.headers[usize::from(level == IPV6)].class = class & !ECN;
+                self.change(fd, |_| ())
             }
             (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
                 if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
@@ -352,7 +353,8 @@ impl Machine {
                 if limit.is_none() && value != -1 {
                     return Err(INVALID);
                 }
-                self.change(fd, |limits| limits.hop_limit = limit)
+                self.sockets.get_mut(fd)?.options.headers[usize::from(level == IPV6)].hop_limit = limit;
+                self.change(fd, |_| ())
             }
             // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets, and "dont"
             // only lets routers cut them.
@@ -385,10 +387,15 @@ impl Machine {
     fn change(&mut self, fd: i32, change: impl FnOnce(&mut Limits)) -> Result<()> {
         let socket = self.sockets.get_mut(fd)?;
         change(&mut socket.options.limits);
-        let limits = socket.options.limits;
         match socket.kind {
-            Kind::Stream(id) => self.limit(id, limits),
-            Kind::Listener { id, .. } => self.host.stack.set_listener_limits(id, limits),
+            Kind::Stream(id) => {
+                let local = socket.local.and_then(|(local, _)| local);
+                let limits = socket.limits(local.map_or(socket.v6, |local| !local.is_v4()));
+                self.limit(id, limits);
+            }
+            Kind::Listener { id, .. } => {
+                self.host.stack.set_listener_limits(id, socket.listener_limits());
+            }
             _ => {}
         }
         Ok(())
@@ -406,7 +413,7 @@ impl Machine {
 
     pub(crate) fn option(&mut self, fd: i32, level: i32, name: i32) -> Result<Vec<u8>> {
         let socket = self.sockets.get(fd)?;
-        let limits = &socket.options.limits;
+        let headers = socket.options.headers[usize::from(level == IPV6)];
         if let Some(value) = socket.options.kept.get(&(level, name)) {
             return Ok(number(*value));
         }
@@ -415,9 +422,9 @@ impl Machine {
             SOCKET => self.socket_option(fd, name),
             IPV6 if !socket.v6 => Err(Errno(libc::ENOPROTOOPT)),
             _ => match (level, name) {
-                (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => Ok(number(limits.traffic_class.into())),
+                (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => Ok(number(headers.class.into())),
                 (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
-                    Ok(number(limits.hop_limit.map_or(64, |limit| limit.get().into())))
+                    Ok(number(headers.hop_limit.map_or(64, |limit| limit.get().into())))
                 }
                 (IP, libc::IP_MTU_DISCOVER) | (IPV6, libc::IPV6_MTU_DISCOVER) => {
                     Ok(number(libc::IP_PMTUDISC_WANT))
@@ -700,6 +707,33 @@ mod tests {
             assert_eq!(machine.set_option(fd, level, name, &number(value)), Err(INVALID), "{name}");
         }
         assert_eq!(machine.option(fd, IPV6, libc::IPV6_MTU), Err(Errno(libc::ENOTCONN)));
+    }
+
+    #[test]
+    fn a_connection_has_the_headers_of_its_protocol_whatever_its_socket_is() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let fd = machine.socket(libc::AF_INET6, libc::SOCK_STREAM, 0).unwrap();
+        machine.bind(fd, "[::]:8080".parse().unwrap()).unwrap();
+        for (level, name, value) in [
+            (IP, libc::IP_TOS, 0x28),
+            (IP, libc::IP_TTL, 9),
+            (IPV6, libc::IPV6_TCLASS, 0x48),
+            (IPV6, libc::IPV6_UNICAST_HOPS, 8),
+        ] {
+            machine.set_option(fd, level, name, &number(value)).unwrap();
+        }
+        machine.listen(fd, 1).unwrap();
+        connected(&mut machine, "127.0.0.1:8080".parse().unwrap());
+        let (child, _) = machine.accept(fd).unwrap();
+        let limits = |machine: &Machine| {
+            let limits = machine.host.stack.connection_limits(machine.connection(child).unwrap()).unwrap();
+            (limits.traffic_class, limits.hop_limit.map(NonZeroU8::get))
+        };
+        assert_eq!(limits(&machine), (0x28, Some(9)));
+        machine.set_option(child, IPV6, libc::IPV6_TCLASS, &number(0x50)).unwrap();
+        assert_eq!(limits(&machine), (0x28, Some(9)));
+        machine.set_option(child, IP, libc::IP_TOS, &number(0x50)).unwrap();
+        assert_eq!(limits(&machine), (0x50, Some(9)));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU8;
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use std::time::Duration;
 
@@ -63,10 +64,20 @@ pub(crate) enum Kind {
     Pipe(PipeEnd),
 }
 
+/// What a program asks of the headers of one protocol: the traffic class without the bits of congestion control, and the time to live.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Headers {
+    pub(crate) class: u8,
+    pub(crate) hop_limit: Option<NonZeroU8>,
+}
+
 /// Options that sockets keep for themselves; the others are in [`Limits`].
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
+    /// But for what `headers` say.
     pub(crate) limits: Limits,
+    /// Of IPv4 and of IPv6: what a connection has is that of the protocol of its packets, whatever the family of the socket.
+    pub(crate) headers: [Headers; 2],
     pub(crate) nodelay: bool,
     pub(crate) cork: bool,
     /// `SO_LINGER`, when it is on.
@@ -166,6 +177,7 @@ impl Socket {
     pub(crate) fn new(kind: Kind, v6: bool, limits: Limits) -> Self {
         let options = Options {
             limits,
+            headers: [Headers::default(); 2],
             nodelay: false,
             cork: false,
             linger: None,
@@ -193,6 +205,18 @@ impl Socket {
             read_shut: false,
             write_shut: false,
         }
+    }
+
+    /// The limits of a connection whose packets are of IPv6, or of IPv4.
+    pub(crate) fn limits(&self, v6: bool) -> Limits {
+        let Headers { class, hop_limit } = self.options.headers[usize::from(v6)];
+        Limits { traffic_class: class, hop_limit, ..self.options.limits }
+    }
+
+    /// The limits of a listener: those that come to an address of IPv4 are of that, and of others nobody knows.
+    pub(crate) fn listener_limits(&self) -> Limits {
+        let address = self.local.and_then(|(address, _)| address);
+        self.limits(address.map_or(self.v6, |address| !address.is_v4()))
     }
 
     /// Whether an option that is only kept is on.
@@ -289,6 +313,9 @@ impl Machine {
         let (nodelay, cork) = (child.options.nodelay, child.options.cork);
         self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
         self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
+        // Its listener may be of both protocols.
+        let limits = child.limits(!flow.local.is_v4());
+        self.limit(id, limits);
         Ok((self.sockets.add(child)?, peer))
     }
 
