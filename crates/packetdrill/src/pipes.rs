@@ -118,6 +118,14 @@ impl Machine {
         if n == 0 {
             return Ok(0);
         }
+        let end = |kind: &Kind| if let Kind::Pipe(end) = kind { Some(*end) } else { None };
+        let (source, sink) = (end(&self.sockets.get(from)?.kind), end(&self.sockets.get(to)?.kind));
+        if source.is_some_and(PipeEnd::writes) || sink.is_some_and(|end| !end.writes()) {
+            return Err(Errno(libc::EBADF));
+        }
+        if source.zip(sink).is_some_and(|(source, sink)| source.number == sink.number) {
+            return Err(INVALID);
+        }
         let room = match (&self.sockets.get(from)?.kind, &self.sockets.get(to)?.kind) {
             (_, Kind::Pipe(end)) => self.sockets.pipes.fill(*end).1,
             (Kind::Pipe(_), Kind::Stream(id)) => self.host.stack.send_room(*id).unwrap_or(0),
