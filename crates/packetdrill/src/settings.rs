@@ -36,7 +36,15 @@ impl Flags {
 
     /// The same, with packetdrill's own command line: it does not hand on what it says of the link.
     fn parse_with(text: &str, command: &[String]) -> Result<Self, String> {
-        let said = |name: &str| command.iter().find_map(|word| word.strip_prefix(name)?.strip_prefix('='));
+        // As `getopt_long` takes it: `--mtu=1500` or `--mtu 1500`; of several the last one counts.
+        let said = |name: &str| {
+            let next = |i: usize| command.get(i + 1).map(String::as_str);
+            let words = command.iter().enumerate().rev();
+            words.into_iter().find_map(|(i, word)| match word.strip_prefix(name)? {
+                "" => next(i),
+                value => value.strip_prefix('='),
+            })
+        };
         let mtu = said("--mtu").and_then(|mtu| mtu.parse().ok()).unwrap_or(1500);
         let v6 = said("--ip_version") == Some("ipv6");
         // What packetdrill takes where it is not told.
@@ -170,6 +178,10 @@ mod tests {
         let flags = Flags::parse_with("", &command).unwrap();
         assert_eq!((flags.mtu, flags.local.is_ipv6()), (1520, true));
         assert_eq!(Flags::parse_with("mtu=1400", &command).unwrap().mtu, 1400);
+        let command =
+            ["packetdrill", "--mtu=1500", "--ip_version", "ipv6", "--mtu", "1520"].map(str::to_owned);
+        let flags = Flags::parse_with("", &command).unwrap();
+        assert_eq!((flags.mtu, flags.local.is_ipv6()), (1520, true));
         for bad in ["mtu", "mtu=many", "color=red"] {
             assert!(Flags::parse(bad).unwrap_err().contains("write mtu=N"), "{bad}");
         }
