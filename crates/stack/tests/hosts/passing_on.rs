@@ -421,7 +421,7 @@ fn a_router_puts_together_only_what_is_for_itself() {
     router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
     let acknowledged = router.take(now, PORT);
     let acknowledged = acknowledged.iter().filter_map(|packet| TcpHeader::parse(&packet[54..]));
-    let last = acknowledged.map(|tcp| tcp.acknowledgment.get()).last();
+    let last = acknowledged.map(|tcp| tcp.acknowledgment.get()).max();
     assert_eq!(last, Some(1000 + 3 * SIZE));
     let passed_on = |to| {
         let mut segments: Vec<_> = (0..3).map(|n| onward(flow(to, n))).collect();
