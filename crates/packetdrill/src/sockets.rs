@@ -215,8 +215,12 @@ impl Socket {
 
     /// The limits of a listener: those that come to an address of IPv4 are of that, and of others nobody knows.
     pub(crate) fn listener_limits(&self) -> Limits {
+        self.limits(self.listens_in_v6())
+    }
+
+    fn listens_in_v6(&self) -> bool {
         let address = self.local.and_then(|(address, _)| address);
-        self.limits(address.map_or(self.v6, |address| !address.is_v4()))
+        address.map_or(self.v6, |address| !address.is_v4())
     }
 
     /// Whether an option that is only kept is on.
@@ -291,7 +295,7 @@ impl Machine {
         }
         let next = self.acceptable(fd).next().ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;
-        let (v6, options) = (socket.v6, socket.options.clone());
+        let (v6, options, listens_in_v6) = (socket.v6, socket.options.clone(), socket.listens_in_v6());
         let Kind::Listener { id: listener, queue, taken, .. } = &mut socket.kind else {
             return Err(INVALID);
         };
@@ -313,9 +317,13 @@ impl Machine {
         let (nodelay, cork) = (child.options.nodelay, child.options.cork);
         self.host.stack.set_nodelay(self.now, id, nodelay, &mut self.pool)?;
         self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
-        // Its listener may be of both protocols.
-        let limits = child.limits(!flow.local.is_v4());
-        self.limit(id, limits);
+        // A listener of both protocols has given it the headers of IPv6.
+        let is_v6 = !flow.local.is_v4();
+        if is_v6 != listens_in_v6 {
+            let Limits { traffic_class, hop_limit, .. } = child.limits(is_v6);
+            let given = self.host.stack.connection_limits(id)?;
+            self.limit(id, Limits { traffic_class, hop_limit, ..given });
+        }
         Ok((self.sockets.add(child)?, peer))
     }
 

@@ -72,6 +72,8 @@ pub struct Stack {
     pub(crate) share: Share,
     /// A link takes only shorter packets by now, or a route leads to one that does, perhaps.
     narrowed: bool,
+    /// An empty batch, once there was one: of packets that come between others that are passed on.
+    pub(crate) others: Option<Batch>,
 }
 
 /// The part of all frames that send buffers may hold, beyond the first of each.
@@ -171,6 +173,7 @@ impl Stack {
             counters: Counters::default(),
             share: Share::new(),
             narrowed: false,
+            others: None,
         };
         stack.listen_as_told();
         stack

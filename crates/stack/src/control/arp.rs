@@ -9,6 +9,7 @@ use bywash_wire::{ArpOperation, ArpPacket, EtherType, Mac};
 use super::address::OurAddress;
 use super::neighbour::Question;
 use super::{ANNOUNCE_INTERVAL, AddressState, BURST_INTERVAL, Control, mac_of};
+use crate::snapshot::Path;
 use crate::{Address, InterfaceId, Timestamp};
 
 impl Control {
@@ -43,8 +44,10 @@ impl Control {
             return;
         }
         let link = self.link_of_ours(target);
-        // Who gets packets by this link asks for the address that they have.
-        let for_us = link.is_some_and(|link| link == id || self.asks_with(id, sender) == Some(target));
+        // Packets that leave by a link without an address have one of another, and who gets them asks for that one.
+        let lent =
+            |_| self.address_on(Some(id), target).is_none() && self.link_of(sender, Some(id)).is_some();
+        let for_us = link.is_some_and(|link| link == id || lent(link));
         // A probe (RFC 5227, 1.1) has no sender's address: it is answered, and nothing is learnt.
         if sender.is_unicast() {
             match operation {
@@ -73,13 +76,11 @@ impl Control {
     }
 
     /// Our address that asks for a neighbour on a link: one of that link. Where it has none of IPv4, the one that packets to the
-    /// neighbour have, if they leave by it; who asks in IPv6 must have one there (RFC 4861, 4.3).
+    /// neighbour have there; who asks in IPv6 must have one there (RFC 4861, 4.3).
     fn asks_with(&self, id: InterfaceId, neighbour: Address) -> Option<Address> {
-        let snapshot = &self.outbox.snapshot;
-        self.address_on(Some(id), neighbour).or_else(|| {
-            let path = snapshot.path(neighbour).filter(|path| neighbour.is_v4() && path.interface == id)?;
-            snapshot.source(path, neighbour)
-        })
+        let path = Path { interface: id, next_hop: neighbour };
+        let lent = || neighbour.is_v4().then(|| self.outbox.snapshot.source(path, neighbour))?;
+        self.address_on(Some(id), neighbour).or_else(lent)
     }
 
     /// Asks everyone on a link whether anybody has an address that is to become ours (RFC 5227, 2.1.1).

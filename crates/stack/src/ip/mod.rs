@@ -11,7 +11,6 @@ mod v6;
 
 use std::ops::Range;
 
-use arrayvec::ArrayVec;
 use bywash_frame::{BATCH, Batch, Checksum, Packet, Pool};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::FromBytes;
@@ -155,22 +154,20 @@ impl Stack {
         self.counters.received += batch.len() as u64;
         let snapshot = &self.out.snapshot;
         let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
-        let ethernet = medium != Some(Medium::Ip);
         if snapshot.forwarding {
             let snapshot = snapshot.clone();
-            if let Some(Medium::Ethernet { mac, .. }) = medium {
-                self.pass_on(mac, &snapshot, batch, pool);
-                if batch.is_empty() {
-                    return;
-                }
-            }
-            // What is passed on goes as it came.
-            gro::coalesce(batch, ethernet, |to| snapshot.is_ours(to), pool);
-        } else {
-            gro::coalesce(batch, ethernet, |_| true, pool);
+            return match medium {
+                Some(Medium::Ethernet { mac, .. }) => self.pass_on(now, (port, mac), &snapshot, batch, pool),
+                _ => self.take_in_turn(now, port, &snapshot, batch, pool),
+            };
         }
-        let snapshot = &self.out.snapshot;
-        let quick = quick::mac_of(snapshot, port);
+        gro::coalesce(batch, medium != Some(Medium::Ip), |_| true, pool);
+        self.take_each(now, port, batch, pool);
+    }
+
+    #[inline]
+    fn take_each(&mut self, now: Timestamp, port: PortId, batch: &mut Batch, pool: &mut Pool) {
+        let quick = quick::mac_of(&self.out.snapshot, port);
         let mut ahead = Ahead::new(quick);
         batch.take_each(|packet, others| {
             if ahead.is_over() {
@@ -199,11 +196,18 @@ impl Stack {
         }
     }
 
-    /// Passes on what can take the short way of the packets that a router's port has received, and leaves the others. They stay
-    /// where they are until all are ready: most of them go the same way, together.
+    /// Takes packets that a router's port has received. They stay where they are until all are ready: most of them go the
+    /// same way, together.
     // A function of its own: amid others, the processor's registers would not do for what its loops need.
     #[inline(never)]
-    fn pass_on(&mut self, mac: Mac, snapshot: &Snapshot, batch: &mut Batch, pool: &mut Pool) {
+    fn pass_on(
+        &mut self,
+        now: Timestamp,
+        (port, mac): (PortId, Mac),
+        snapshot: &Snapshot,
+        batch: &mut Batch,
+        pool: &mut Pool,
+    ) {
         let hops = forward::hops(snapshot, batch);
         let mut ways = [PortId::NONE; BATCH];
         for ((way, hop), packet) in ways.iter_mut().zip(hops).zip(&mut *batch) {
@@ -213,22 +217,40 @@ impl Stack {
         let Some(first) = ways.first().copied() else { return };
         // Looking at all of them is faster than stopping at the first that differs.
         if ways.iter().fold(true, |same, way| same & (*way == first)) {
-            if first != PortId::NONE {
-                self.counters.forwarded += batch.len() as u64;
-                self.out.enqueue_all(batch, first, pool);
+            if first == PortId::NONE {
+                return self.take_in_turn(now, port, snapshot, batch, pool);
             }
-            return;
+            self.counters.forwarded += batch.len() as u64;
+            return self.out.enqueue_all(batch, first, pool);
         }
-        let mut rest: ArrayVec<Packet, BATCH> = ArrayVec::new();
+        let mut others = self.others.take().unwrap_or_default();
         for (way, packet) in ways.iter().zip(batch.drain()) {
             if *way == PortId::NONE {
-                rest.push(packet);
-            } else {
-                self.counters.forwarded += 1;
-                self.out.enqueue(packet, *way, pool);
+                others.push(packet);
+                continue;
             }
+            // Those before it first: a flow's packets keep their order, also where some of them have to go the long way.
+            self.take_in_turn(now, port, snapshot, &mut others, pool);
+            self.counters.forwarded += 1;
+            self.out.enqueue(packet, *way, pool);
         }
-        batch.extend(rest.into_iter());
+        self.take_in_turn(now, port, snapshot, &mut others, pool);
+        self.others = Some(others);
+    }
+
+    /// Takes those of a router's packets that do not go the short way. What is passed on goes as it came, and only what is for us is
+    /// put together.
+    fn take_in_turn(
+        &mut self,
+        now: Timestamp,
+        port: PortId,
+        snapshot: &Snapshot,
+        batch: &mut Batch,
+        pool: &mut Pool,
+    ) {
+        let medium = snapshot.interface_of(port, None).map(|id| snapshot.interface(id).medium);
+        gro::coalesce(batch, medium != Some(Medium::Ip), |to| snapshot.is_ours(to), pool);
+        self.take_each(now, port, batch, pool);
     }
 
     /// Takes a packet that begins with its IP header and comes from this machine. `zone`: the link that its

@@ -6,7 +6,7 @@ use bywash_wire::TCP_HEADER;
 
 use super::State;
 use super::connection::Connection;
-use super::facts::{ECN, ECT_SEEN, LOSS, RECOVERY, SACK, SLOWED_AT, TIMESTAMPS};
+use super::facts::{ECN, ECT_SEEN, LOSS, RECOVERY, SACK, SLOWED_AT, SQUEEZED, TIMESTAMPS};
 use super::listen::offered_segment;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
@@ -60,7 +60,7 @@ pub struct TcpInfo {
     pub rtt: Duration,
     /// `tcpi_rttvar`
     pub rttvar: Duration,
-    /// `tcpi_min_rtt`; zero before it was measured, where Linux has the largest number there is
+    /// `tcpi_min_rtt`, at least a microsecond; zero before it was measured, where Linux has the largest number there is
     pub min_rtt: Duration,
     /// `tcpi_snd_ssthresh`, but in bytes; `u32::MAX` before the first loss
     pub snd_ssthresh: u32,
@@ -265,14 +265,18 @@ impl TcpInfo {
             last_ack_recv: now.since(c.last_acknowledged.max(began)),
             rtt: told(c.rtt.smoothed()),
             rttvar: told(c.rtt.variation()),
-            min_rtt: told(c.rtt.shortest()),
+            min_rtt: if c.rtt.is_measured() {
+                told(c.rtt.shortest()).max(MICROSECOND)
+            } else {
+                Duration::ZERO
+            },
             snd_ssthresh: c.window.threshold,
             snd_cwnd: c.window.congestion,
             rcv_rtt: told(c.heard.rtt()),
             rcv_ssthresh: c.rcv_limit,
             rcv_space: c.rcv_limit,
             snd_wnd: c.wnd,
-            rcv_wnd: c.edge - c.last_ack_sent,
+            rcv_wnd: if c.facts.any(SQUEEZED) { 0 } else { c.edge - c.last_ack_sent },
             notsent_bytes: c.unsent(),
             unacked_bytes: c.nxt - c.una,
             total_retrans: c.mishaps.resent,
@@ -311,6 +315,8 @@ impl TcpInfo {
         }
     }
 }
+
+const MICROSECOND: Duration = Duration::from_micros(1);
 
 /// A round trip, which is kept with less than a microsecond's precision, to the nearest microsecond.
 fn told(time: Span) -> Duration {

@@ -87,10 +87,11 @@ impl Connection {
             && !(self.facts.any(ECN) && self.tells_of_marks(segment))
     }
 
-    /// Whether a segment has a mark, or is the first that could have had one.
+    /// Whether a segment has a mark, or is the first with data that could have had one.
     #[inline]
     fn tells_of_marks(&self, segment: &Segment) -> bool {
-        segment.ecn == MARKED || (segment.ecn != 0 && !self.facts.any(ECT_SEEN))
+        let first = || segment.ecn != 0 && segment.payload > 0 && !self.facts.any(ECT_SEEN);
+        segment.ecn == MARKED || first()
     }
 
     /// Whether an acknowledgment says nothing of losses, none was seen that still matters, and nothing is `unusual`.

@@ -158,6 +158,10 @@ impl Rtt {
         self.backoff
     }
 
+    pub(crate) fn is_measured(&self) -> bool {
+        self.smoothed > 0
+    }
+
     /// The smoothed time; zero before anything was measured.
     #[inline]
     pub(crate) fn smoothed(&self) -> Span {

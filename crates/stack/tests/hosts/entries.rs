@@ -282,9 +282,8 @@ fn who_answers_an_interface_without_an_address_stays_a_neighbour() {
 }
 
 #[test]
-fn who_asks_an_interface_without_an_address_gets_an_answer_for_the_one_that_packets_have() {
+fn who_asks_an_interface_without_an_address_gets_an_answer_for_any_of_ours() {
     let (mut node, id, now) = leads_by_no_address();
-    // Of another link, and of no packet that leaves by this one.
     let third = without_address(&mut node, 2);
     node.host.control.add_address(now, third, prefix("192.168.9.1/24")).unwrap();
     node.take(now, PortId(2));
@@ -301,20 +300,14 @@ fn who_asks_an_interface_without_an_address_gets_an_answer_for_the_one_that_pack
     let [answer] = &sent[..] else { panic!("{sent:02x?}") };
     assert_eq!((&answer[..6], &answer[20..22]), (&MAC.0[..], &[0, 2][..]));
     assert_eq!((&answer[22..28], &answer[28..32]), (&[2, 0, 0, 0, 0, 3][..], &[10, 0, 0, 1][..]));
-    for others in [[10, 0, 0, 2], [127, 0, 0, 1], [0; 4], [192, 168, 9, 1]] {
+    // A program may have bound that one.
+    assert_eq!(answers(&arp(ArpOperation::Request, [192, 168, 9, 1])).len(), 1);
+    for others in [[10, 0, 0, 2], [127, 0, 0, 1], [0; 4]] {
         assert_eq!(answers(&arp(ArpOperation::Request, others)), [[0; 0]; 0], "{others:?}");
     }
-    // Packets to these leave by another link, or by none.
+    // Who is not on that link, as far as anybody has told.
     for stranger in [[10, 0, 0, 9], [192, 168, 9, 9], [9, 9, 9, 9], [0; 4]] {
         assert_eq!(answers(&sender(stranger, [10, 0, 0, 1])), [[0; 0]; 0], "{stranger:?}");
-    }
-    // What a route names comes before what fits best.
-    let named = Route { source: Some(address("192.168.9.1")), ..route("172.31.0.0/16", None, id, 0) };
-    node.host.control.enter_route(Entry::Replace, named).unwrap();
-    node.take(now, PortId(1));
-    for (target, expected) in [([192, 168, 9, 1], 1), ([10, 0, 0, 1], 0)] {
-        node.put(now, PortId(1), &arp(ArpOperation::Request, target));
-        assert_eq!(node.take(now, PortId(1)).len(), expected, "{target:?}");
     }
     // One that has an address has that one alone.
     node.host.control.add_address(now, id, prefix("172.31.0.1/24")).unwrap();
@@ -322,6 +315,28 @@ fn who_asks_an_interface_without_an_address_gets_an_answer_for_the_one_that_pack
     for (target, expected) in [([172, 31, 0, 1], 1), ([10, 0, 0, 1], 0), ([192, 168, 9, 1], 0)] {
         node.put(now, PortId(1), &arp(ArpOperation::Request, target));
         assert_eq!(node.take(now, PortId(1)).len(), expected, "{target:?}");
+    }
+}
+
+#[test]
+fn an_interface_without_an_address_asks_with_the_one_that_the_route_names_and_also_for_what_others_reach() {
+    let (mut node, id, now) = leads_by_no_address();
+    let third = without_address(&mut node, 2);
+    node.host.control.add_address(now, third, prefix("192.168.9.1/24")).unwrap();
+    let named = Route { source: Some(address("192.168.9.1")), ..route("172.31.0.0/16", None, id, 0) };
+    node.host.control.enter_route(Entry::Replace, named).unwrap();
+    // A gateway that is on two links, and by this one only as the second choice.
+    let fourth = without_address(&mut node, 3);
+    node.host.control.add_route(route("172.31.0.0/16", None, fourth, 1)).unwrap();
+    node.host.control.add_route(route("10.8.0.0/16", Some("172.31.1.1"), fourth, 0)).unwrap();
+    node.take(now, PORT);
+    let client = node.host.stack.udp_bind(None, 0).unwrap();
+    for (to, port, from) in [("172.31.1.2", 1, [192, 168, 9, 1]), ("10.8.0.1", 3, [10, 0, 0, 1])] {
+        let to = Some((address(to), 9));
+        node.host.stack.udp_send(now, client, to, b"x", &mut node.pool).unwrap();
+        let asked = node.take(now, PortId(port));
+        let [question] = &asked[..] else { panic!("{to:?}: {asked:02x?}") };
+        assert_eq!((&question[12..14], &question[28..32]), (&[8, 6][..], &from[..]), "{to:?}");
     }
 }
 

@@ -139,6 +139,41 @@ fn both_families_in_one_batch_leave_in_the_order_in_which_they_came() {
     router.assert_nothing_leaked();
 }
 
+/// Pieces are cut, and options are read, on the long way.
+#[test]
+fn packets_of_a_batch_keep_their_order_whichever_way_they_go() {
+    let (mut router, now) = router();
+    let with_options = |hops: u8| {
+        let mut bytes = four(hops);
+        // Four bytes that say nothing, a header of 24 bytes, and the length with them.
+        bytes.splice(34..34, [1; 4]);
+        (bytes[14], bytes[17]) = (0x46, bytes[17] + 4);
+        bytes[24..26].fill(0);
+        let sum = Sum::new().bytes(&bytes[14..38]).checksum();
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+        bytes
+    };
+    // For us, and for nobody.
+    let own = six(FROM, "fd00::3", 9, 100);
+    for kinds in ["osossoo", "ossx", "xoos", "soxso", "oooo"] {
+        for (hops, kind) in (10..).zip(kinds.chars()) {
+            let mut packet = Packet::new(router.pool.take().unwrap());
+            let bytes = match kind {
+                'o' => with_options(hops),
+                's' => four(hops),
+                _ => own.clone(),
+            };
+            packet.extend_from_slice(&bytes).unwrap();
+            router.batch.push(packet);
+        }
+        router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+        let left: Vec<u8> = router.take(now, OUT).iter().map(|packet| packet[22]).collect();
+        let expected = (9..).zip(kinds.chars()).filter(|(_, kind)| *kind != 'x').map(|(hops, _)| hops);
+        assert_eq!(left, expected.collect::<Vec<u8>>(), "{kinds}");
+    }
+    router.assert_nothing_leaked();
+}
+
 /// Padding of the link it came by, or what somebody has hung on, and which the next link would not take.
 #[test]
 fn what_stands_behind_ip_is_not_passed_on() {
@@ -406,8 +441,8 @@ fn a_router_puts_together_only_what_is_for_itself() {
     router.put(now, PORT, &segment("fd00::3", (1000, theirs), TcpFlags::ACK, 0));
     // Its own, what takes the short way, and what waits for a neighbour: each is a flow whose segments follow each other.
     let flow = |to: &str, n: u32| segment(to, (1000 + n * SIZE, theirs), TcpFlags::ACK, SIZE as usize);
-    for n in 0..3 {
-        for to in ["fd00::3", TO, "fd01::77"] {
+    for to in ["fd01::77", "fd00::3", TO] {
+        for n in 0..3 {
             let mut packet = Packet::new(router.pool.take().unwrap());
             packet.extend_from_slice(&flow(to, n)).unwrap();
             router.batch.push(packet);

@@ -287,3 +287,14 @@ fn the_window_is_told_as_it_was_offered_last() {
     t.sends(&[&format!(". 1:1(0) ack 1001 win {}", offered - 1000)]);
     assert_eq!(info(&t, id).rcv_wnd, offered - 1000);
 }
+
+#[test]
+fn a_round_trip_that_took_no_time_was_measured() {
+    let mut t = Trace::new();
+    t.host.stack.listen(None, 80, 4).unwrap();
+    t.peer("S 0:0(0) win 60000 <mss 1000>");
+    t.output();
+    t.peer(". 1:1(0) ack 1 win 60000");
+    let [Event::Accepted { connection: id, .. }] = t.events()[..] else { panic!("no connection") };
+    assert_eq!(info(&t, id).min_rtt, Duration::from_micros(1), "none is shorter, in Linux's unit");
+}

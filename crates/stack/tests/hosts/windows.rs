@@ -285,6 +285,7 @@ fn a_window_that_was_shut_for_want_of_memory_opens_with_an_acknowledgment() {
     }
     let open = format!(". 1:1(0) ack {kept} win 55072");
     assert_eq!(told[told.len() - 2..], [open, format!(". 1:1(0) ack {kept} win 0")]);
+    assert_eq!(t.host.stack.tcp_info(t.now, id).unwrap().rcv_wnd, 0, "as it was offered");
     t.send(id, 100);
     t.sends(&[&format!("P. 1:101(100) ack {kept} win 0")]);
     // The one that was not kept is no part of what it acknowledges with.
