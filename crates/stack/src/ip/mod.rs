@@ -230,7 +230,9 @@ impl Stack {
                 continue;
             }
             // Those before it first: a flow's packets keep their order, also where some of them have to go the long way.
-            self.take_in_turn(now, port, snapshot, &mut others, pool);
+            if !others.is_empty() {
+                self.take_in_turn(now, port, snapshot, &mut others, pool);
+            }
             self.counters.forwarded += 1;
             self.out.enqueue(packet, *way, pool);
         }
