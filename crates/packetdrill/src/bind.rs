@@ -130,7 +130,7 @@ impl Machine {
             }
         };
         let socket = self.sockets.get_mut(fd)?;
-        self.host.stack.set_listener_limits(id, socket.listener_limits());
+        self.host.stack.set_listener_limits(id, socket.bound_limits());
         let bits = self.flags.fast_open();
         if bits & (fast_open::SERVER | fast_open::UNASKED) == fast_open::SERVER | fast_open::UNASKED
             && socket.options.fast_open.pending == 0

@@ -8,7 +8,7 @@ use bywash_stack::{CongestionControl, ConnectionId, Limits};
 use crate::errno::{Errno, INVALID, Result};
 use crate::fast_open::{TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_KEY, TCP_FASTOPEN_NO_COOKIE};
 use crate::machine::Machine;
-use crate::sockets::{Kind, Socket};
+use crate::sockets::{Headers, Kind, Socket};
 
 const TCP: i32 = libc::IPPROTO_TCP;
 const SOCKET: i32 = libc::SOL_SOCKET;
@@ -341,8 +341,7 @@ impl Machine {
                     Err(_) if level == IPV6 => 0,
                     Err(_) => value.to_le_bytes()[0],
                 };
-                self.sockets.get_mut(fd)?.options.headers[usize::from(level == IPV6)].class = class & !ECN;
-                self.change(fd, |_| ())
+                self.change_headers(fd, level, |headers| headers.class = class & !ECN)
             }
             (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
                 if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
@@ -353,8 +352,7 @@ impl Machine {
                 if limit.is_none() && value != -1 {
                     return Err(INVALID);
                 }
-                self.sockets.get_mut(fd)?.options.headers[usize::from(level == IPV6)].hop_limit = limit;
-                self.change(fd, |_| ())
+                self.change_headers(fd, level, |headers| headers.hop_limit = limit)
             }
             // TCP always discovers the path's MTU, which is "do"; "want" is the same where no one else cuts packets, and "dont"
             // only lets routers cut them.
@@ -385,17 +383,22 @@ impl Machine {
 
     /// Changes the limits of a socket, and of what is behind it.
     fn change(&mut self, fd: i32, change: impl FnOnce(&mut Limits)) -> Result<()> {
-        let socket = self.sockets.get_mut(fd)?;
-        change(&mut socket.options.limits);
+        change(&mut self.sockets.get_mut(fd)?.options.limits);
+        self.tell_limits(fd)
+    }
+
+    fn change_headers(&mut self, fd: i32, level: i32, change: impl FnOnce(&mut Headers)) -> Result<()> {
+        change(&mut self.sockets.get_mut(fd)?.options.headers[usize::from(level == IPV6)]);
+        self.tell_limits(fd)
+    }
+
+    /// Tells the stack what was changed, if it knows the socket by now.
+    fn tell_limits(&mut self, fd: i32) -> Result<()> {
+        let socket = self.sockets.get(fd)?;
+        let limits = socket.bound_limits();
         match socket.kind {
-            Kind::Stream(id) => {
-                let local = socket.local.and_then(|(local, _)| local);
-                let limits = socket.limits(local.map_or(socket.v6, |local| !local.is_v4()));
-                self.limit(id, limits);
-            }
-            Kind::Listener { id, .. } => {
-                self.host.stack.set_listener_limits(id, socket.listener_limits());
-            }
+            Kind::Stream(id) => self.limit(id, limits),
+            Kind::Listener { id, .. } => self.host.stack.set_listener_limits(id, limits),
             _ => {}
         }
         Ok(())

@@ -213,12 +213,12 @@ impl Socket {
         Limits { traffic_class: class, hop_limit, ..self.options.limits }
     }
 
-    /// The limits of a listener: those that come to an address of IPv4 are of that, and of others nobody knows.
-    pub(crate) fn listener_limits(&self) -> Limits {
-        self.limits(self.listens_in_v6())
+    /// The limits by the address that it is bound to. One without may have connections of both protocols; they are IPv6's.
+    pub(crate) fn bound_limits(&self) -> Limits {
+        self.limits(self.is_bound_in_v6())
     }
 
-    fn listens_in_v6(&self) -> bool {
+    fn is_bound_in_v6(&self) -> bool {
         let address = self.local.and_then(|(address, _)| address);
         address.map_or(self.v6, |address| !address.is_v4())
     }
@@ -295,7 +295,7 @@ impl Machine {
         }
         let next = self.acceptable(fd).next().ok_or(AGAIN)?;
         let socket = self.sockets.get_mut(fd)?;
-        let (v6, options, listens_in_v6) = (socket.v6, socket.options.clone(), socket.listens_in_v6());
+        let (v6, options, bound_in_v6) = (socket.v6, socket.options.clone(), socket.is_bound_in_v6());
         let Kind::Listener { id: listener, queue, taken, .. } = &mut socket.kind else {
             return Err(INVALID);
         };
@@ -319,7 +319,7 @@ impl Machine {
         self.host.stack.set_cork(self.now, id, cork, &mut self.pool)?;
         // A listener of both protocols has given it the headers of IPv6.
         let is_v6 = !flow.local.is_v4();
-        if is_v6 != listens_in_v6 {
+        if is_v6 != bound_in_v6 {
             let Limits { traffic_class, hop_limit, .. } = child.limits(is_v6);
             let given = self.host.stack.connection_limits(id)?;
             self.limit(id, Limits { traffic_class, hop_limit, ..given });

@@ -150,10 +150,12 @@ impl Message {
 
     fn data(&self, (level, kind): (i64, i64), data: &[u8]) -> Vec<(&'static str, i64)> {
         let is = |what: (i32, i32)| (level, kind) == (what.0.into(), what.1.into());
-        let address = match () {
-            () if is((libc::IPPROTO_IP, libc::IP_RECVERR)) => Some(size_of::<libc::sockaddr_in>()),
-            () if is((libc::IPPROTO_IPV6, libc::IPV6_RECVERR)) => Some(size_of::<libc::sockaddr_in6>()),
-            () => None,
+        let address = if is((libc::IPPROTO_IP, libc::IP_RECVERR)) {
+            Some(size_of::<libc::sockaddr_in>())
+        } else if is((libc::IPPROTO_IPV6, libc::IPV6_RECVERR)) {
+            Some(size_of::<libc::sockaddr_in6>())
+        } else {
+            None
         };
         if let Some(address) = address {
             assert_eq!(data.len(), 16 + address, "a `sock_extended_err` and an address");

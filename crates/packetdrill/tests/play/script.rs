@@ -146,7 +146,8 @@ pub(crate) fn icmp(what: &str, network: Network) -> Result<Icmp, String> {
         ref names => (names, 0),
     };
     let (kind, code) = match (network == Network::V6, names) {
-        (_, ["unreachable", "net_unreachable"]) => (if network == Network::V6 { 1 } else { 3 }, 0),
+        (false, ["unreachable", "net_unreachable"]) => (3, 0),
+        (true, ["unreachable", "net_unreachable"]) => (1, 0),
         (false, ["unreachable", "host_unreachable"]) => (3, 1),
         (false, ["unreachable", "protocol_unreachable"]) => (3, 2),
         (false, ["unreachable", "frag_needed"]) => (3, 4),

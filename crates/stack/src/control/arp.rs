@@ -45,9 +45,8 @@ impl Control {
         }
         let link = self.link_of_ours(target);
         // Packets that leave by a link without an address have one of another, and who gets them asks for that one.
-        let lent =
-            |_| self.address_on(Some(id), target).is_none() && self.link_of(sender, Some(id)).is_some();
-        let for_us = link.is_some_and(|link| link == id || lent(link));
+        let lent = || self.address_on(Some(id), target).is_none() && self.link_of(sender, Some(id)).is_some();
+        let for_us = link.is_some_and(|link| link == id || lent());
         // A probe (RFC 5227, 1.1) has no sender's address: it is answered, and nothing is learnt.
         if sender.is_unicast() {
             match operation {

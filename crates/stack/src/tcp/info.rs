@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use bywash_wire::TCP_HEADER;
+use bywash_wire::{STAMPS, TCP_HEADER};
 
 use super::State;
 use super::connection::Connection;
 use super::facts::{ECN, ECT_SEEN, LOSS, RECOVERY, SACK, SLOWED_AT, SQUEEZED, TIMESTAMPS};
 use super::listen::offered_segment;
+use super::receive_buffer::length;
 use super::scoreboard::DUPLICATES;
 use crate::outbox::Outbox;
 use crate::time::Span;
@@ -242,7 +243,7 @@ impl TcpInfo {
             Some(fixed) if fixed <= c.path_mss => out.mtu_to(c.flow.remote, now),
             _ => usize::from(c.path_mss) + crate::ip::header_length(c.flow.remote) + TCP_HEADER,
         };
-        let stamps = if c.facts.any(TIMESTAMPS) { 12 } else { 0 };
+        let stamps = if c.facts.any(TIMESTAMPS) { STAMPS } else { 0 };
         let times = c.times(now);
         Self {
             state: c.state,
@@ -254,7 +255,7 @@ impl TcpInfo {
             ato: super::arrive::DELAYED_ACK.duration(),
             snd_mss: c.window.mss(),
             rcv_mss: c.largest.into(),
-            advmss: u32::from(offered_segment(&c.flow, &c.limits, out)).saturating_sub(stamps),
+            advmss: u32::from(offered_segment(&c.flow, &c.limits, out)).saturating_sub(length(stamps)),
             pmtu: u32::try_from(pmtu).unwrap_or(u32::MAX),
             unacked: segments.unacked,
             sacked: segments.sacked,
