@@ -154,10 +154,16 @@ impl Address {
         self.is_v4() && self.0 >> 16 & 0xffff == 0xa9fe
     }
 
+    /// `240.0.0.0/4`, class E, which hosts may have here, and to which no errors are sent (RFC 1122, 3.2.2).
+    #[inline]
+    pub(crate) const fn is_class_e(self) -> bool {
+        self.is_v4() && self.0 >> 28 & 0xf == 0xf
+    }
+
     /// Whether it can be one host's address, and so a packet's source.
     #[inline]
     pub const fn is_unicast(self) -> bool {
-        // IPv4's reserved 240.0.0.0/4 is taken, as routers do by now; only the broadcast address is not.
+        // IPv4's class E is taken, as routers do by now; only the broadcast address is not.
         !self.is_unspecified() && !self.is_multicast() && !self.is_broadcast()
     }
 

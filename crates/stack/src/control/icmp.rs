@@ -209,7 +209,7 @@ impl Control {
                 self.notices.extend(if v6 { notice6(head, id, error) } else { notice(head, error) });
                 return None;
             }
-            if !self.may_send_error(now, error) {
+            if source.is_class_e() || !self.may_send_error(now, error) {
                 return None;
             }
             let snapshot = &self.outbox.snapshot;

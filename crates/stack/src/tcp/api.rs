@@ -207,8 +207,7 @@ impl Tcp {
         if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
         } else if !connection.facts.any(FIN_WANTED) {
-            connection.facts.add(FIN_WANTED);
-            connection.step(Cause::Shutdown, cx);
+            connection.finish(cx);
         }
         self.settle(i, cx);
         Ok(())
@@ -224,8 +223,7 @@ impl Tcp {
         } else if connection.state == State::SynSent {
             connection.terminate(CloseReason::Done, cx);
         } else if !connection.facts.any(FIN_WANTED) {
-            connection.facts.add(FIN_WANTED);
-            connection.step(Cause::Shutdown, cx);
+            connection.finish(cx);
         } else if connection.state == State::FinWait2 {
             connection.linger_at = cx.now + connection.limits.fin_timeout;
         }
@@ -266,6 +264,15 @@ impl Tcp {
 }
 
 impl Connection {
+    /// The program has no more to say. In SYN-RECEIVED a FIN waits for the end of the handshake behind what was written, and goes at
+    /// once else (RFC 9293, 3.10.4), or where the peer may have data before, by Fast Open.
+    fn finish(&mut self, cx: &mut Context<'_>) {
+        self.facts.add(FIN_WANTED);
+        if self.state != State::SynReceived || self.send.len() == 0 || self.is_early() {
+            self.step(Cause::Shutdown, cx);
+        }
+    }
+
     /// RFC 9293, 3.10.5: a reset, unless the peer knows nothing of us or all is said.
     fn abort(&mut self, cx: &mut Context<'_>) {
         if self.has_said_all() {

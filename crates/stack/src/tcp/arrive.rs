@@ -90,7 +90,7 @@ impl Connection {
     }
 
     fn check_headers(&mut self, segment: &Segment, cx: &mut Context<'_>) -> Step {
-        if self.state == State::SynReceived {
+        if self.is_half_open() {
             // The other's answer to a simultaneous open is its SYN once more; what is new is that it acknowledges ours.
             let answer = segment.has(TcpFlags::SYN.with(TcpFlags::ACK))
                 && !segment.has(TcpFlags::RST)
@@ -345,14 +345,14 @@ impl Connection {
         if !segment.has(TcpFlags::ACK) {
             return Done;
         }
-        let opens = self.state == State::SynReceived;
+        let opens = self.is_half_open();
         if opens {
             if !segment.ack.after(self.una) || segment.ack.after(self.nxt) {
                 self.reset_sender(segment, cx);
                 return Done;
             }
             self.step(Cause::Connected, cx);
-            // 3.10.4, SYN-RECEIVED: a close that came before is done now.
+            // 3.10.4, SYN-RECEIVED: a close that had to wait is done now.
             if self.facts.any(FIN_WANTED) {
                 self.step(Cause::Shutdown, cx);
             }

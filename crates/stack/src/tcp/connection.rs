@@ -310,6 +310,12 @@ impl Connection {
         (self.una, self.nxt) = (iss, iss + 1);
     }
 
+    /// Whether the peer has asked, too, and has not acknowledged our SYN: SYN-RECEIVED, and FIN-WAIT-1 entered from there.
+    #[inline]
+    pub(super) fn is_half_open(&self) -> bool {
+        self.facts.any(SYN_OUT) && self.state != State::SynSent
+    }
+
     /// Whether a number of what is out is our SYN's.
     #[inline]
     pub(super) fn is_syn(&self, number: Seq) -> bool {

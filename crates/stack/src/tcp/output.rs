@@ -150,9 +150,7 @@ impl Connection {
     }
 
     fn has_blocks(&self) -> bool {
-        self.facts.any(SACK)
-            && self.state != State::SynReceived
-            && (self.receive.has_gap() || self.duplicate().is_some())
+        self.facts.any(SACK) && !self.is_half_open() && (self.receive.has_gap() || self.duplicate().is_some())
     }
 
     fn may_send(&self, turn: &mut u32, cx: &Context<'_>) -> bool {

@@ -38,7 +38,7 @@ pub(crate) enum Cause {
     Connected,
     /// A SYN that does not acknowledge ours.
     Crossed,
-    /// Our user is done sending. One who says so before the handshake is over says it again then (3.10.4).
+    /// Our user is done sending, and nothing has to wait for the end of the handshake (3.10.4).
     Shutdown,
     /// Our FIN has been acknowledged.
     FinAcknowledged,
@@ -57,7 +57,7 @@ impl State {
             (Self::Closed, Asked) => Self::SynReceived,
             (Self::SynSent | Self::SynReceived, Connected) => Self::Established,
             (Self::SynSent, Crossed) => Self::SynReceived,
-            (Self::Established, Shutdown) => Self::FinWait1,
+            (Self::SynReceived | Self::Established, Shutdown) => Self::FinWait1,
             (Self::CloseWait, Shutdown) => Self::LastAck,
             (Self::FinWait1, FinAcknowledged) => Self::FinWait2,
             (Self::Closing, FinAcknowledged) => Self::TimeWait,
@@ -138,6 +138,7 @@ SynSent --Connected-> Established
 SynSent --Crossed-> SynReceived
 SynSent --Ended-> Closed
 SynReceived --Connected-> Established
+SynReceived --Shutdown-> FinWait1
 SynReceived --Ended-> Closed
 Established --Shutdown-> FinWait1
 Established --FinReceived-> CloseWait

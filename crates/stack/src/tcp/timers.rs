@@ -104,7 +104,7 @@ impl Connection {
         let probes = self.facts.any(SACK)
             && !self.facts.any(REPAIRS.with(PROBE))
             && !self.rtt.is_probed()
-            && self.state != State::SynReceived;
+            && !self.is_half_open();
         if !probes || self.board.sacked() > 0 || self.board.has_lost() {
             return None;
         }
@@ -289,9 +289,10 @@ impl Connection {
 
     /// R2 and the user timeout (RFC 9293, 3.8.3): when it is too long without an answer.
     fn gives_up_at(&self) -> Timestamp {
-        let limit = match self.state {
-            State::SynSent | State::SynReceived => SYN_TIMEOUT.min(self.limits.user_timeout),
-            _ => self.limits.user_timeout,
+        let limit = if self.facts.any(SYN_OUT) {
+            SYN_TIMEOUT.min(self.limits.user_timeout)
+        } else {
+            self.limits.user_timeout
         };
         if self.stalled == NEVER { NEVER } else { self.stalled + limit }
     }
@@ -306,11 +307,12 @@ impl Connection {
     fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
         let tries = self.rtt.backoff() >= self.limits.syn_retries;
         let answers = self.rtt.backoff() >= self.limits.syn_ack_retries;
-        let over = match self.state {
-            State::SynSent => tries,
-            State::SynReceived => self.is_early() && answers,
-            _ => false,
-        } || self.gives_up_at() <= cx.now;
+        let unanswered = if self.state == State::SynSent {
+            tries
+        } else {
+            self.is_half_open() && self.is_early() && answers
+        };
+        let over = unanswered || self.gives_up_at() <= cx.now;
         if over {
             self.terminate(CloseReason::TimedOut, cx);
         }

@@ -120,6 +120,19 @@ fn a_program_may_close_before_the_handshake_is_over() {
     t.peer("F. 11:11(0) ack 102 win 30000");
     t.sends(&[". 102:102(0) ack 12 win 65535"]);
     assert_eq!((t.events(), t.host.stack.connections()), (Vec::new(), (0, 0, 1)));
+
+    let (mut t, _) = listening(server(4));
+    let id = opened(&mut t);
+    read(&mut t, id);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["F. 1:1(0) ack 11 win 65535"]);
+    assert_eq!(state(&t, id), State::FinWait1);
+    t.after(Duration::from_secs(1), &["S. 0:0(0) ack 11 win 65535 <mss 1460>"]);
+    t.peer("F. 11:11(0) ack 1 win 30000");
+    t.sends(&["F. 1:1(0) ack 12 win 65535"]);
+    assert_eq!(state(&t, id), State::Closing);
+    t.peer(". 12:12(0) ack 2 win 30000");
+    assert_eq!(t.host.stack.connections(), (1, 0, 1));
 }
 
 #[test]

@@ -133,6 +133,9 @@ fn errors_are_sent_only_about_what_they_may_be_about() {
         ("from everyone", 0, (mac, [255; 4], us, 17, 64, 0, port.clone())),
         ("from everyone on the link", 0, (mac, [10, 0, 0, 255], us, 17, 64, 0, port.clone())),
         ("from a group", 0, (mac, [224, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from class E", 0, (mac, [240, 0, 0, 1], us, 17, 64, 0, port.clone())),
+        ("from its end", 0, (mac, [255, 255, 255, 254], far, 17, 1, 0, port.clone())),
+        ("from what is before it", 0, (mac, [239, 255, 255, 255], us, 17, 64, 0, port.clone())),
         ("from ourselves", 0, (mac, us, us, 17, 64, 0, port.clone())),
         ("a closed port, still", 1, usual.clone()),
     ] {

@@ -87,17 +87,20 @@ fn both_open_at_once() {
     assert_eq!(state(&t, id), State::Established);
 }
 
+/// RFC 9293, 3.10.4.
 #[test]
-fn a_close_before_a_simultaneous_open_is_over_is_done_after_it() {
+fn a_close_before_a_simultaneous_open_is_over_is_done_at_once() {
     for lets_go in [false, true] {
         let (mut t, id) = crossed();
         if lets_go {
             t.host.stack.close(t.now, id, &mut t.pool).unwrap();
         } else {
             t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+            assert_eq!(state(&t, id), State::FinWait1);
         }
-        t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
         t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+        t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
+        t.sends(&[]);
         t.peer("F. 1:1(0) ack 2 win 5000");
         t.sends(&[". 2:2(0) ack 2 win 65535"]);
         let events = t.events();
@@ -106,6 +109,50 @@ fn a_close_before_a_simultaneous_open_is_over_is_done_after_it() {
         assert_eq!(events.is_empty(), lets_go, "{events:?}");
         assert_eq!(t.host.stack.connections(), (usize::from(!lets_go), 0, 1));
     }
+}
+
+/// RFC 9293, 3.10.4: "otherwise, queue for processing after entering ESTABLISHED state".
+#[test]
+fn a_close_before_a_simultaneous_open_is_over_waits_behind_what_is_to_be_sent() {
+    let (mut t, id) = crossed();
+    t.send(id, 10);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    assert_eq!(state(&t, id), State::SynReceived);
+    t.sends(&[]);
+    t.peer("S. 0:0(0) ack 1 win 5000 <mss 1000>");
+    t.sends(&["FP. 1:11(10) ack 1 win 65535"]);
+    assert_eq!(state(&t, id), State::FinWait1);
+}
+
+#[test]
+fn a_fin_that_went_before_the_handshake_was_over_comes_again_with_our_syn() {
+    let (mut t, id) = crossed();
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+    // It has not got ours, and a FIN before it says nothing.
+    t.peer("S 0:0(0) win 5000 <mss 1000>");
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.after(Duration::from_secs(1), &["S. 0:0(0) ack 1 win 65535 <mss 1460>"]);
+    t.peer(". 1:1(0) ack 7 win 5000");
+    t.sends(&["R 7:7(0)"]);
+    t.peer(". 1:1(0) ack 1 win 5000");
+    t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+    assert_eq!((t.events(), state(&t, id)), (vec![Event::Connected(id)], State::FinWait1));
+    t.peer(". 1:1(0) ack 2 win 5000");
+    assert_eq!(state(&t, id), State::FinWait2);
+
+    // One acknowledgment may be of both; and who never answers is given up as in any handshake.
+    let (mut t, id) = crossed();
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    t.output();
+    t.peer(". 1:1(0) ack 2 win 5000");
+    assert_eq!((t.events(), state(&t, id)), (vec![Event::Connected(id)], State::FinWait2));
+    let (mut t, id) = crossed();
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    t.output();
+    t.pass(Duration::from_secs(200));
+    t.output();
+    assert_eq!(t.events(), [Event::Closed(id, CloseReason::TimedOut)]);
 }
 
 #[test]

@@ -57,27 +57,31 @@ impl<'a> Walk<'a> {
     }
 
     fn connects(self) -> Self {
-        self.step("active open", |walk| {
-            walk.t.ports.1 = 80;
-            let (to, pool) = ((address("10.0.0.2"), 80), &mut walk.t.pool);
-            walk.id = Some(walk.t.host.stack.connect(walk.t.now, (None, 0), to, pool).unwrap());
-        })
+        self.step("active open", |walk| walk.connect(0))
+    }
+
+    fn connect(&mut self, port: u16) {
+        self.t.ports.1 = 80;
+        let (to, pool) = ((address("10.0.0.2"), 80), &mut self.t.pool);
+        self.id = Some(self.t.host.stack.connect(self.t.now, (None, port), to, pool).unwrap());
     }
 
     /// RFC 9293's CLOSE, which says that nothing more is to be sent (3.9.1.4).
     fn closes(self) -> Self {
-        self.step("close", |walk| {
-            let (stack, pool) = (&mut walk.t.host.stack, &mut walk.t.pool);
-            match (walk.id, walk.listener.take()) {
-                // Nothing was to be received either.
-                (Some(id), _) if stack.tcp_info(walk.t.now, id).unwrap().state == State::SynSent => {
-                    stack.close(walk.t.now, id, pool).unwrap();
-                }
-                (Some(id), _) => stack.shutdown(walk.t.now, id, pool).unwrap(),
-                (None, Some(listener)) => stack.unlisten(listener),
-                (None, None) => panic!("there is nothing to close"),
+        self.step("close", Self::close)
+    }
+
+    fn close(&mut self) {
+        let (stack, pool) = (&mut self.t.host.stack, &mut self.t.pool);
+        match (self.id, self.listener.take()) {
+            // Nothing was to be received either.
+            (Some(id), _) if stack.tcp_info(self.t.now, id).unwrap().state == State::SynSent => {
+                stack.close(self.t.now, id, pool).unwrap();
             }
-        })
+            (Some(id), _) => stack.shutdown(self.t.now, id, pool).unwrap(),
+            (None, Some(listener)) => stack.unlisten(listener),
+            (None, None) => panic!("there is nothing to close"),
+        }
     }
 
     fn hears(self, cause: &str, segment: &str) -> Self {
@@ -112,11 +116,16 @@ fn the_states_of_figure_5_and_the_ways_between_them() {
     walk.hears("FIN, ACK of FIN", "F. 1:1(0) ack 2 win 30000");
     let walk = opened(&mut seen).closes();
     walk.hears("FIN", "F. 1:1(0) ack 1 win 30000").hears("ACK of FIN", ". 2:2(0) ack 2 win 30000");
-    // Both open at once; also when we close before that is over.
+    // Both open at once; also when we close before that is over: at once, or behind what is to be sent.
     crossed(&mut seen).hears("ACK of SYN", ". 1:1(0) ack 1 win 30000");
-    crossed(&mut seen).closes().hears("ACK of SYN, after a close", ". 1:1(0) ack 1 win 30000");
-    // All of the figure but LISTEN to SYN-SENT: nobody sends by what listens. A close in SYN-RECEIVED waits for ESTABLISHED, which
-    // it leads on from at once.
+    crossed(&mut seen).closes().hears("ACK of FIN", ". 1:1(0) ack 2 win 30000");
+    let walk = crossed(&mut seen).step("send", |walk| walk.t.send(walk.id.unwrap(), 3));
+    walk.step("close, after a send", Walk::close).hears("ACK of SYN, after both", ". 1:1(0) ack 1 win 30000");
+    // All of the figure; who sends by what listens gives it up, and connects from its port.
+    Walk::new(&mut seen).listens().step("send", |walk| {
+        walk.t.host.stack.unlisten(walk.listener.take().unwrap());
+        walk.connect(80);
+    });
     let expected = [
         "Closed --passive open-> Listen",
         "Listen --SYN-> SynReceived",
@@ -137,8 +146,11 @@ fn the_states_of_figure_5_and_the_ways_between_them() {
         "FinWait1 --FIN-> Closing",
         "Closing --ACK of FIN-> TimeWait",
         "SynSent --SYN-> SynReceived",
-        "SynReceived --close-> SynReceived",
-        "SynReceived --ACK of SYN, after a close-> FinWait1",
+        "SynReceived --close-> FinWait1",
+        "SynReceived --send-> SynReceived",
+        "SynReceived --close, after a send-> SynReceived",
+        "SynReceived --ACK of SYN, after both-> FinWait1",
+        "Listen --send-> SynSent",
     ];
     assert_eq!(seen, expected);
 }
