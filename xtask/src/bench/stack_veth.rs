@@ -35,8 +35,6 @@ struct Case {
     title: &'static str,
     /// What is counted, and how many of it make one of the unit.
     unit: (&'static str, f64),
-    /// Servers that can do it, the first ones.
-    servers: usize,
     done: fn(&str) -> Option<f64>,
 }
 
@@ -45,28 +43,24 @@ const CASES: [Case; 4] = [
         name: "requests",
         title: "Requests over 16 connections that stay open (wrk), 64 bytes each",
         unit: ("requests", 1.0),
-        servers: 3,
         done: |output| before(output, " requests in "),
     },
     Case {
         name: "connections",
         title: "Connections, 16 at once, each for one request of 64 bytes (ab)",
         unit: ("connections", 1.0),
-        servers: 3,
         done: |output| behind(output, "Complete requests:"),
     },
     Case {
         name: "receive",
         title: "Bulk to the server, one connection (dd)",
         unit: ("Gbit", 1.25e8),
-        servers: 2,
         done: |output| before(output, " bytes ("),
     },
     Case {
         name: "send",
         title: "Bulk from the server, one connection (dd)",
         unit: ("Gbit", 1.25e8),
-        servers: 2,
         done: |output| before(output, " bytes ("),
     },
 ];
@@ -91,15 +85,14 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
         options.pairs, options.seconds
     );
     for case in &CASES {
-        let servers = &SERVERS[..case.servers];
-        let mut shown = vec![Vec::new(); servers.len()];
+        let mut shown = [const { Vec::new() }; SERVERS.len()];
         for round in 0..options.pairs as usize {
-            for i in 0..servers.len() {
-                let at = (i + round) % servers.len();
-                shown[at].push(measure(record, options, &binary, (case, servers[at]), None)?.0);
+            for i in 0..SERVERS.len() {
+                let at = (i + round) % SERVERS.len();
+                shown[at].push(measure(record, options, &binary, (case, SERVERS[at]), None)?.0);
             }
         }
-        text += &table(case, servers, &shown);
+        text += &table(case, &shown);
         if ratio(&shown[0], &shown[1], |shown| shown.machine).median < LOSS {
             text += &profiles(record, options, &binary, case)?;
         }
@@ -159,14 +152,14 @@ fn costs(output: &str) -> Vec<String> {
     lines.take(3).collect()
 }
 
-fn table(case: &Case, servers: &[&str], shown: &[Vec<Shown>]) -> String {
+fn table(case: &Case, shown: &[Vec<Shown>; SERVERS.len()]) -> String {
     let (unit, _) = case.unit;
     let mut text = format!(
         "\n## {}\n\n| server | {unit} per CPU-second | ratio | {unit} per CPU-second, programs | ratio | programs' part of the time |\n\
          |---|---:|---:|---:|---:|---:|\n",
         case.title
     );
-    for (server, all) in servers.iter().zip(shown) {
+    for (server, all) in SERVERS.iter().zip(shown) {
         let rate = |time: fn(&Shown) -> f64| {
             Spread::of(&all.iter().map(|one| one.done / time(one)).collect::<Vec<_>>()).median
         };

@@ -35,6 +35,8 @@ requests | connections) program=http port=80 ;;
 receive) program=sink port=9 ;;
 send) program=upload port=19 ;;
 esac
+# What nginx wants to hear first.
+get= post=
 where=--kernel
 [ "$server" = kernel ] || where="--port xdp:far --addr $there/24 --huge-pages off --memory 64M"
 if [ "$server" = nginx ]; then
@@ -42,12 +44,19 @@ if [ "$server" = nginx ]; then
 daemon off; master_process off; worker_processes 1; pid /run/nginx/pid; error_log /run/nginx/error;
 events { worker_connections 1024; }
 http {
-    access_log off; keepalive_requests 100000000; tcp_nodelay on;
+    access_log off; keepalive_requests 100000000; tcp_nodelay on; sendfile on;
+    # It answers at once, and reads what comes then for no one.
+    client_max_body_size 0; lingering_time 1h;
     client_body_temp_path /run/nginx/body; proxy_temp_path /run/nginx/proxy; fastcgi_temp_path /run/nginx/fastcgi;
     uwsgi_temp_path /run/nginx/uwsgi; scgi_temp_path /run/nginx/scgi;
-    server { listen $there:80 backlog=4096; location / { return 200 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl"; } }
+    server { listen $there:80 backlog=4096; location /bulk { root /run; } location / { return 200 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyzabcdefghijkl"; } }
 }
 END
+    port=80
+    get='GET /bulk HTTP/1.0\r\n\r\n'
+    post="POST / HTTP/1.1\r\nHost: $there\r\nContent-Length: 1000000000000\r\n\r\n"
+    # As long as any run, and without a page of memory.
+    truncate -s 1T /run/bulk
     ip netns exec far taskset -c $server_core nginx -p /run/nginx -c /run/nginx.conf 2>/run/said &
 else
     XDG_RUNTIME_DIR=/run ip netns exec far "$bywash" tcp $program $where --cores $server_core --json \
@@ -80,12 +89,14 @@ client() {
     requests) taskset -c $client_core wrk -t1 -c16 "-d$seconds" --latency http://$there/ ;;
     connections) taskset -c $client_core ab -q -t "$seconds" -n 2000000 -c 16 http://$there/ ;;
     receive)
-        taskset -c $client_core timeout -s INT "$seconds" \
-            bash -c "exec dd if=/dev/zero bs=64k >/dev/tcp/$there/9" || true
+        taskset -c $client_core timeout -s INT "$seconds" bash -c "exec 3<>/dev/tcp/$there/$port
+            printf '$post' >&3
+            exec dd if=/dev/zero bs=64k >&3" || true
         ;;
     send)
-        taskset -c $client_core timeout -s INT "$seconds" \
-            bash -c "exec dd of=/dev/null bs=64k </dev/tcp/$there/19" || true
+        taskset -c $client_core timeout -s INT "$seconds" bash -c "exec 3<>/dev/tcp/$there/$port
+            printf '$get' >&3
+            exec dd of=/dev/null bs=64k <&3" || true
         ;;
     esac
     echo "the client's:"
