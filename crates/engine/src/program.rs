@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use bywash_stack::frame::Pool;
 use bywash_stack::{
     Address, ConnectionId, Datagram, Event, Flow, Limits, Listen, ListenerId, Stack, TcpError, Timestamp,
-    UdpError, UdpId,
+    UdpError, UdpId, UdpOptions, Unreachable,
 };
 
 use crate::engine::Asked;
@@ -336,6 +336,19 @@ impl<'a> Io<'a> {
     /// [`UdpError`].
     pub fn udp_receive(&mut self, id: UdpId) -> Result<Option<Datagram>, UdpError> {
         self.stack.udp_receive(id)
+    }
+
+    /// The next error of a socket without a peer, see [`Stack::udp_error`].
+    pub fn udp_error(&mut self, id: UdpId) -> Option<((Address, u16), Unreachable)> {
+        self.stack.udp_error(id)
+    }
+
+    /// Says how a socket's datagrams are sent from now on, see [`Stack::set_udp_options`].
+    ///
+    /// # Errors
+    /// [`UdpError::Closed`].
+    pub fn set_udp_options(&mut self, id: UdpId, options: UdpOptions) -> Result<(), UdpError> {
+        self.stack.set_udp_options(id, options)
     }
 
     /// Takes a datagram back that has been read.

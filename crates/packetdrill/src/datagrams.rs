@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use bywash_stack::{Address, UdpError, UdpId};
+use bywash_stack::{Address, Limits, UdpError, UdpId, UdpOptions};
 
 use crate::errno::{AGAIN, Errno, INVALID, Result};
 use crate::machine::Machine;
@@ -54,6 +54,13 @@ impl Machine {
                     Ok(None) | Err(_) => break,
                 }
             }
+            // Those of a socket without a peer, which Linux tells to who asks for all.
+            while let Some((_, why)) = self.host.stack.udp_error(id) {
+                if socket.hears_all() {
+                    socket.error = Some(UdpError::Unreachable(why).into());
+                    socket.inbox.errors += 1;
+                }
+            }
         }
     }
 
@@ -99,8 +106,12 @@ impl Machine {
             return Err(Errno(libc::EPIPE));
         }
         to.map_or(Ok(()), |to| socket.reaches(to))?;
-        let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID));
-        self.host.stack.udp_send(self.now, id, to.transpose()?, bytes, &mut self.pool)?;
+        let to = to.map(|to| plain(to).map(|address| (address, to.port())).ok_or(INVALID)).transpose()?;
+        let v6 = to.or(self.host.stack.udp_peer(id)).is_some_and(|(address, _)| !address.is_v4());
+        let Limits { traffic_class, hop_limit, .. } = socket.limits(v6);
+        let options = UdpOptions { traffic_class, hop_limit, ..UdpOptions::default() };
+        self.host.stack.set_udp_options(id, options)?;
+        self.host.stack.udp_send(self.now, id, to, bytes, &mut self.pool)?;
         Ok(bytes.len())
     }
 }
@@ -172,6 +183,46 @@ mod tests {
                 assert_eq!(receive(&mut machine, client, 9, 0), Err(Errno(libc::ECONNREFUSED)));
             }
             assert_eq!(receive(&mut machine, client, 9, 0), Err(AGAIN));
+        }
+    }
+
+    /// As the protocol of the packet has it: here a datagram of IPv4 on a socket of IPv6, to a peer or to whom is named.
+    #[test]
+    fn datagrams_have_the_headers_of_their_protocol() {
+        let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
+        let to: SocketAddr = "[::ffff:192.0.2.1]:53".parse().unwrap();
+        for connects in [false, true] {
+            let fd = machine.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
+            for (level, name, value) in [
+                (libc::IPPROTO_IP, libc::IP_TOS, 0xb9),
+                (libc::IPPROTO_IP, libc::IP_TTL, 9),
+                (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, 0x48),
+                (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 8),
+            ] {
+                machine.set_option(fd, level, name, &i32::to_ne_bytes(value)).unwrap();
+            }
+            let to = if connects { machine.connect(fd, to).map(|()| None).unwrap() } else { Some(to) };
+            machine.send(fd, b"x", 0, to).unwrap();
+            machine.run();
+            let (_, packet) = machine.sent().unwrap();
+            assert_eq!((packet[1], packet[8], packet[9]), (0xb9, 9, 17), "{connects}");
+        }
+    }
+
+    #[test]
+    fn without_a_peer_errors_are_told_to_who_asks_for_all() {
+        let (mut machine, server, _) = pair();
+        machine.close(server).unwrap();
+        for asks in [false, true] {
+            let fd = machine.socket(libc::AF_INET, libc::SOCK_DGRAM, 0).unwrap();
+            if asks {
+                machine.set_option(fd, libc::IPPROTO_IP, libc::IP_RECVERR, &1i32.to_ne_bytes()).unwrap();
+            }
+            machine.send(fd, b"one", 0, Some("127.0.0.1:53".parse().unwrap())).unwrap();
+            machine.run();
+            let expected = if asks { Errno(libc::ECONNREFUSED) } else { AGAIN };
+            assert_eq!(receive(&mut machine, fd, 9, 0), Err(expected));
+            assert_eq!(receive(&mut machine, fd, 9, 0), Err(AGAIN));
         }
     }
 

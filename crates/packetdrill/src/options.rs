@@ -330,10 +330,6 @@ impl Machine {
     fn set_ip(&mut self, fd: i32, level: i32, name: i32, value: i32) -> Result<()> {
         match (level, name) {
             (IP, libc::IP_TOS) | (IPV6, libc::IPV6_TCLASS) => {
-                // The stack sends datagrams with none.
-                if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
-                    return Err(Errno(libc::ENOPROTOOPT));
-                }
                 let class = match u8::try_from(value) {
                     Ok(class) => class,
                     // -1: as usual.
@@ -341,12 +337,12 @@ impl Machine {
                     Err(_) if level == IPV6 => 0,
                     Err(_) => value.to_le_bytes()[0],
                 };
-                self.change_headers(fd, level, |headers| headers.class = class & !ECN)
+                // Its bits are TCP's own; who sends datagrams does that himself.
+                let datagrams = matches!(self.sockets.get(fd)?.kind, Kind::Udp(_));
+                let class = if datagrams { class } else { class & !ECN };
+                self.change_headers(fd, level, |headers| headers.class = class)
             }
             (IP, libc::IP_TTL) | (IPV6, libc::IPV6_UNICAST_HOPS) => {
-                if matches!(self.sockets.get(fd)?.kind, Kind::Udp(_)) {
-                    return Err(Errno(libc::ENOPROTOOPT));
-                }
                 // -1: as the interface has it.
                 let limit = u8::try_from(value).ok().and_then(NonZeroU8::new);
                 if limit.is_none() && value != -1 {
@@ -658,12 +654,9 @@ mod tests {
         let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
         let v4 = machine.socket(libc::AF_INET, libc::SOCK_STREAM, 0).unwrap();
         let udp = machine.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
-        for (fd, level, name) in [
-            (v4, IPV6, libc::IPV6_TCLASS),
-            (v4, IPV6, libc::IPV6_V6ONLY),
-            (udp, IPV6, libc::IPV6_TCLASS),
-            (udp, IP, libc::IP_TOS),
-        ] {
+        for (fd, level, name) in
+            [(v4, IPV6, libc::IPV6_TCLASS), (v4, IPV6, libc::IPV6_V6ONLY), (udp, TCP, libc::TCP_NODELAY)]
+        {
             let refused = machine.set_option(fd, level, name, &number(0));
             assert_eq!(refused, Err(Errno(libc::ENOPROTOOPT)), "{level} {name}");
         }

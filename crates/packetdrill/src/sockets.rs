@@ -64,7 +64,8 @@ pub(crate) enum Kind {
     Pipe(PipeEnd),
 }
 
-/// What a program asks of the headers of one protocol: the traffic class without the bits of congestion control, and the time to live.
+/// What a program asks of the headers of one protocol: the traffic class, for TCP without the bits of congestion control, and the
+/// time to live.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Headers {
     pub(crate) class: u8,
@@ -207,7 +208,7 @@ impl Socket {
         }
     }
 
-    /// The limits of a connection whose packets are of IPv6, or of IPv4.
+    /// The limits of a connection whose packets are of IPv6, or of IPv4; of datagrams, too, what is of their headers.
     pub(crate) fn limits(&self, v6: bool) -> Limits {
         let Headers { class, hop_limit } = self.options.headers[usize::from(v6)];
         Limits { traffic_class: class, hop_limit, ..self.options.limits }

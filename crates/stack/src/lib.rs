@@ -105,4 +105,4 @@ pub use tcp::{
     TcpInfo,
 };
 pub use time::Timestamp;
-pub use udp::{Datagram, UdpError, UdpId};
+pub use udp::{Datagram, UdpError, UdpId, UdpOptions};

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use bywash_wire::{ETHERNET_HEADER, EtherType, IPV6_MTU, Mac};
+use bywash_wire::{ETHERNET_HEADER, EtherType, IPV6_MTU, Mac, TIME_TO_LIVE};
 
 use crate::interface::{LinkValues, Medium};
 use crate::routes::{Fib, Hop};
@@ -290,10 +290,10 @@ impl Snapshot {
         widths.next().is_some_and(|first| widths.any(|other| other != first))
     }
 
-    /// What IPv6 packets along a path are told of routers.
+    /// How many hops packets along a path may make: of IPv6 what routers say, of IPv4 always as many.
     #[inline]
-    pub(crate) fn hop_limit(&self, path: Path) -> u8 {
-        self.links[usize::from(path.interface.0)].hop_limit
+    pub(crate) fn hop_limit(&self, path: Path, to: Address) -> u8 {
+        if to.is_v4() { TIME_TO_LIVE } else { self.links[usize::from(path.interface.0)].hop_limit }
     }
 
     /// Where packets to a destination go.

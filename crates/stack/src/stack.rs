@@ -10,7 +10,7 @@ use crate::flow::{Purpose, Secret};
 use crate::ip::{Reassembled, Reassembly};
 use crate::outbox::Outbox;
 use crate::tcp::{CloseReason, ConnectionId, ListenerId, Tcp};
-use crate::udp::{Datagram, Udp, UdpError, UdpId};
+use crate::udp::{Datagram, Udp, UdpError, UdpId, UdpOptions};
 use crate::{Address, Flow, Notice, PortId, Request, Snapshot, Timestamp, Unreachable};
 
 /// Something that happened, for the program.
@@ -375,6 +375,11 @@ impl Stack {
         self.udp.local_port(id)
     }
 
+    /// The peer that a UDP socket is tied to.
+    pub fn udp_peer(&self, id: UdpId) -> Option<(Address, u16)> {
+        self.udp.peer(id)
+    }
+
     /// The next datagram of a UDP socket.
     ///
     /// # Errors
@@ -416,6 +421,22 @@ impl Stack {
     ) -> Result<(), UdpError> {
         let (_, udp, mut context) = self.protocols(now, pool);
         udp.send(id, Some(from), Some(to), payload, &mut context)
+    }
+
+    /// The next error that came back for a datagram of a socket without a peer, and to whom that was: the last eight are kept. A
+    /// program that wants to hear of them asks after [`Event::UdpReadable`]; whoever knows the port can make them up. Those of a peer
+    /// are told by [`Stack::udp_receive`] and [`Stack::udp_send`].
+    pub fn udp_error(&mut self, id: UdpId) -> Option<((Address, u16), Unreachable)> {
+        self.udp.error(id)
+    }
+
+    /// Says how a UDP socket's datagrams are sent from now on.
+    ///
+    /// # Errors
+    /// [`UdpError::Closed`].
+    pub fn set_udp_options(&mut self, id: UdpId, options: UdpOptions) -> Result<(), UdpError> {
+        *self.udp.options(id).ok_or(UdpError::Closed)? = options;
+        Ok(())
     }
 
     /// Closes a UDP socket.

@@ -1,6 +1,7 @@
 //! UDP (RFC 768; RFC 1122, 4.1): sockets, their queues, and datagrams out.
 
 use std::collections::{HashMap, VecDeque};
+use std::num::NonZeroU8;
 
 use bywash_frame::{Checksum, NoRoom, Packet, Pool};
 use bywash_wire::zerocopy::IntoBytes;
@@ -28,6 +29,20 @@ const fn largest(destination: Address) -> usize {
 }
 /// Ports that are given to who does not ask for one (RFC 6335, 6).
 const EPHEMERAL: std::ops::RangeInclusive<u16> = 49_152..=65_535;
+
+/// Errors that a socket without a peer keeps until they are read: the oldest make room.
+const ERRORS: usize = 8;
+
+/// How a socket's datagrams are sent, as its program has it (RFC 1122, 4.1.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UdpOptions {
+    /// The DiffServ field, in the upper six bits, and ECN's (RFC 8085, 3.1.7), in the lower two.
+    pub traffic_class: u8,
+    /// The time to live, or hop limit, of what goes to one host; where nothing is said, the interface's.
+    pub hop_limit: Option<NonZeroU8>,
+    /// Of what goes to many; where nothing is said, 1, so that it stays on the link (RFC 1112, 6.1).
+    pub group_hop_limit: Option<NonZeroU8>,
+}
 
 /// Why UDP refuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -93,7 +108,7 @@ impl Datagram {
     }
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Socket {
     /// What it was opened on: an address of ours, or the unspecified one, which is all of its family; all of both when `None`.
     bound: Option<Address>,
@@ -103,7 +118,11 @@ struct Socket {
     peer: Option<(Address, u16)>,
     queue: VecDeque<Datagram>,
     queued: usize,
+    /// What came back from the peer.
     error: Option<Unreachable>,
+    /// What came back for datagrams without one, and to whom they were.
+    errors: VecDeque<((Address, u16), Unreachable)>,
+    options: UdpOptions,
 }
 
 impl Socket {
@@ -152,8 +171,7 @@ impl Udp {
         }
         self.next = self.next.wrapping_add(1);
         let id = self.next;
-        let socket =
-            Socket { bound: local, local, port, peer: None, queue: VecDeque::new(), queued: 0, error: None };
+        let socket = Socket { bound: local, local, port, ..Socket::default() };
         self.sockets.insert(id, socket);
         let port = self.ports.entry(port).or_default();
         port.sockets += 1;
@@ -261,6 +279,10 @@ impl Udp {
         self.sockets.get(&id.0).map(|socket| socket.port)
     }
 
+    pub(crate) fn peer(&self, id: UdpId) -> Option<(Address, u16)> {
+        self.sockets.get(&id.0)?.peer
+    }
+
     pub(crate) fn receive(&mut self, id: UdpId, share: &mut Share) -> Result<Option<Datagram>, UdpError> {
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
         if let Some(error) = socket.error.take() {
@@ -273,6 +295,16 @@ impl Udp {
             share.unread -= before - socket.shared();
         }
         Ok(datagram)
+    }
+
+    /// See [`Stack::udp_error`](crate::Stack::udp_error).
+    pub(crate) fn error(&mut self, id: UdpId) -> Option<((Address, u16), Unreachable)> {
+        self.sockets.get_mut(&id.0)?.errors.pop_front()
+    }
+
+    /// How a socket's datagrams are sent.
+    pub(crate) fn options(&mut self, id: UdpId) -> Option<&mut UdpOptions> {
+        self.sockets.get_mut(&id.0).map(|socket| &mut socket.options)
     }
 
     pub(crate) fn close(&mut self, id: UdpId, share: &mut Share, pool: &mut Pool) {
@@ -341,9 +373,8 @@ impl Udp {
         });
     }
 
-    /// An error of ICMP came back for a datagram of ours. Only a connected socket hears of it, as with Linux: to another,
-    /// nobody could say which datagram it was. (RFC 1122, 4.1.3.3 would have each told.) What may pass is told to who reads, as
-    /// that RFC wants it and Linux only on demand, but stops nobody from sending.
+    /// An error of ICMP came back for a datagram of ours: each is told (RFC 1122, 4.1.3.3). With a peer it is the result of the next
+    /// call, or where it may pass, of the next that reads; without one it is kept with the destination that it is about, for who asks.
     ///
     /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost. It is
     /// believed only of a peer, or if such a datagram was sent (RFC 8201, 4): anyone can make up a port of ours.
@@ -356,8 +387,15 @@ impl Udp {
         {
             context.out.path_mtus.learn(context.now, notice.flow.remote, mtu);
         }
-        // What may pass does not hide what will not.
-        if connected && (socket.fatal().is_none() || !notice.error.may_pass()) {
+        if !connected {
+            if socket.errors.is_empty() {
+                context.events.push(Event::UdpReadable(UdpId(id)));
+            } else if socket.errors.len() == ERRORS {
+                socket.errors.pop_front();
+            }
+            socket.errors.push_back(((notice.flow.remote, notice.flow.remote_port), notice.error));
+        } else if socket.fatal().is_none() || !notice.error.may_pass() {
+            // What may pass does not hide what will not.
             socket.error = Some(notice.error);
             context.events.push(Event::UdpReadable(UdpId(id)));
         }
@@ -385,6 +423,7 @@ impl Udp {
         let (path, local) =
             way(&snapshot, from.filter(|from| speaks(&snapshot, *from)).or(socket.local), remote)?;
         let flow = Flow { local, remote, local_port: socket.port, remote_port };
+        let options = socket.options;
         if socket.peer.is_none()
             && payload.len() + UDP_HEADER + header_length(remote) > smallest(remote).into()
         {
@@ -404,8 +443,12 @@ impl Udp {
             source: local,
             destination: remote,
             protocol: Protocol::UDP.0,
-            class: 0,
-            hop_limit: if remote.is_multicast() { 1 } else { snapshot.hop_limit(path) },
+            class: options.traffic_class,
+            hop_limit: if remote.is_multicast() {
+                options.group_hop_limit.map_or(1, NonZeroU8::get)
+            } else {
+                options.hop_limit.map_or_else(|| snapshot.hop_limit(path, remote), NonZeroU8::get)
+            },
             identification: identification.and_then(|number| u16::try_from(number).ok()),
         };
         if !put_header(&mut packet, &fields) {

@@ -36,6 +36,9 @@ pub const IPV4_HEADER: usize = size_of::<Ipv4Header>();
 /// Bytes that every link takes whole (RFC 791, 3.2).
 pub const IPV4_MTU: u16 = 68;
 
+/// How many hops a packet may make where nothing else is said.
+pub const TIME_TO_LIVE: u8 = 64;
+
 /// Don't fragment, in [`Ipv4Header::fragment`].
 pub const DONT_FRAGMENT: u16 = 0x4000;
 
@@ -81,7 +84,7 @@ impl Ipv4Header {
             total_length: (payload + 20).into(),
             identification: 0.into(),
             fragment: DONT_FRAGMENT.into(),
-            time_to_live: 64,
+            time_to_live: TIME_TO_LIVE,
             protocol,
             checksum: 0.into(),
             source: source.octets(),

@@ -22,7 +22,7 @@ mod udp;
 pub use arp::{ArpOperation, ArpPacket};
 pub use ethernet::{ETHERNET_HEADER, EthernetHeader, VlanTag};
 pub use icmp::{ICMP_CHECKSUM_OFFSET, ICMP_HEADER, IcmpHeader, icmpv4, icmpv6};
-pub use ipv4::{DONT_FRAGMENT, IPV4_HEADER, IPV4_MTU, Ipv4Error, Ipv4Header, MORE_FRAGMENTS};
+pub use ipv4::{DONT_FRAGMENT, IPV4_HEADER, IPV4_MTU, Ipv4Error, Ipv4Header, MORE_FRAGMENTS, TIME_TO_LIVE};
 pub use ipv6::{FRAGMENT_HEADER, FragmentHeader, IPV6_HEADER, IPV6_MTU, Ipv6Header};
 pub use ipv6_extension::{ExtensionError, Next, Place, has_router_alert};
 pub use mac::{Mac, MacError};

@@ -180,7 +180,7 @@ impl Control {
                 destination: to,
                 protocol: Protocol::ICMPV6.0,
                 class: ip.traffic_class() & !3,
-                hop_limit: control.outbox.snapshot.hop_limit(path),
+                hop_limit: control.outbox.snapshot.hop_limit(path, to),
                 identification: None,
             };
             put_header(packet, &fields).then_some(((from, to), path))

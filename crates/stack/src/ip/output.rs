@@ -14,7 +14,7 @@ pub(crate) struct Fields {
     pub(crate) protocol: u8,
     /// Differentiated services and congestion marks.
     pub(crate) class: u8,
-    /// For IPv6, and for groups; of others IPv4's is always the same.
+    /// IPv4's time to live, or IPv6's hop limit.
     pub(crate) hop_limit: u8,
     /// Set on an IPv4 datagram that may be cut.
     pub(crate) identification: Option<u16>,
@@ -60,12 +60,9 @@ pub(crate) fn write_header(fields: &Fields, length: u16, to: &mut [u8]) -> Optio
             if let Some(identification) = fields.identification {
                 (ip.fragment, ip.identification) = (0.into(), identification.into());
             }
-            let group = destination.is_multicast();
-            if fields.identification.is_some() || fields.class != 0 || group {
-                if group {
-                    ip.time_to_live = fields.hop_limit;
-                }
-                ip.traffic_class = fields.class;
+            let usual = fields.class == 0 && fields.hop_limit == ip.time_to_live;
+            if fields.identification.is_some() || !usual {
+                (ip.traffic_class, ip.time_to_live) = (fields.class, fields.hop_limit);
                 ip.seal();
             }
             ip.put(to.first_chunk_mut()?);

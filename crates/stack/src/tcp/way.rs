@@ -73,7 +73,7 @@ impl Way {
             destination: flow.remote,
             protocol: Protocol::TCP.0,
             class: 0,
-            hop_limit: out.snapshot.hop_limit(path),
+            hop_limit: out.snapshot.hop_limit(path, flow.remote),
             identification: None,
         };
         let v4 = flow.remote.is_v4();

@@ -1,13 +1,13 @@
 //! UDP: what sockets may hold, which ports they have, and what they may send.
 
-use std::num::NonZeroU16;
+use std::num::{NonZeroU8, NonZeroU16};
 use std::time::Duration;
 
 use crate::ip::{ethernet, read};
 use crate::ip6;
 use crate::wire::{Node, PORT, Pair, address};
 use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
-use bywash_stack::{Event, PortId, Timestamp, UdpError};
+use bywash_stack::{Event, PortId, Timestamp, UdpError, UdpOptions};
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{Ipv4Header, Mac, Protocol};
 
@@ -181,6 +181,50 @@ fn a_datagram_is_answered_from_the_address_at_which_it_came() {
         let sources: Vec<&[u8]> = out.iter().map(|packet| &packet[26..30]).collect();
         assert_eq!(sources, source.iter().map(|source| &source[..]).collect::<Vec<_>>(), "{from}");
     }
+}
+
+/// RFC 1122, 4.1.4, and RFC 1112, 6.1 of groups.
+#[test]
+fn the_class_and_the_time_to_live_of_datagrams_are_the_program_s() {
+    let (node, now) = with_two_addresses();
+    let wire = node.interface(1);
+    let mut node = node.with_route("0.0.0.0/0", "10.0.0.2", wire);
+    node.host.control.add_address(now, wire, "fd00::1/64".parse().unwrap()).unwrap();
+    node.host.control.add_neighbour(wire, address("fd00::2"), Mac([2, 0, 0, 0, 0, 2])).unwrap();
+    (0..=40).for_each(|step| drop(node.take(now + Duration::from_millis(100) * step, PORT)));
+    let now = now + Duration::from_secs(4);
+    let id = node.host.stack.udp_bind(None, 9).unwrap();
+    let set = |traffic_class, one, many| UdpOptions {
+        traffic_class,
+        hop_limit: NonZeroU8::new(one),
+        group_hop_limit: NonZeroU8::new(many),
+    };
+    for (options, one, many) in
+        [(set(0, 0, 0), (0, 64), 1), (set(0xb9, 9, 0), (0xb9, 9), 1), (set(0xb8, 0, 255), (0xb8, 64), 255)]
+    {
+        node.host.stack.set_udp_options(id, options).unwrap();
+        for (to, (class, hops)) in [
+            ("10.0.0.2", one),
+            ("fd00::2", one),
+            ("224.0.0.9", (one.0, many)),
+            // Longer than the link takes: so are all its pieces.
+            ("10.0.0.2", one),
+        ] {
+            let bytes = vec![0; if hops == one.1 { 2000 } else { 1 }];
+            node.host.stack.udp_send(now, id, Some((address(to), 7)), &bytes, &mut node.pool).unwrap();
+            let out = node.take(now, PORT);
+            assert!(!out.is_empty());
+            for packet in out {
+                let said = match packet[14] >> 4 {
+                    4 => (packet[15], packet[22]),
+                    _ => (packet[14] << 4 | packet[15] >> 4, packet[21]),
+                };
+                assert_eq!(said, (class, hops), "{to}, {options:?}");
+            }
+        }
+    }
+    node.host.stack.udp_close(id, &mut node.pool);
+    assert_eq!(node.host.stack.set_udp_options(id, UdpOptions::default()), Err(UdpError::Closed));
 }
 
 /// RFC 1122, 3.2.1.3; RFC 4291, 2.5.2, 2.5.3, 2.5.6, 2.7: none of these is ever on a wire.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ip::{datagram, ethernet};
 use crate::ip6;
 use crate::wire::{Node, PORT, Pair, address};
-use bywash_stack::{Timestamp, UdpError, Unreachable};
+use bywash_stack::{Event, Timestamp, UdpError, Unreachable};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
 use bywash_wire::{EthernetHeader, IcmpHeader, Ipv4Header, Ipv6Header, Mac, Protocol, icmpv4, icmpv6};
@@ -269,6 +269,37 @@ fn an_error_about_a_later_piece_is_about_no_ports() {
         node.put(now, PORT, &unreachable(1, 0, &quoted));
         assert_eq!(node.host.stack.udp_receive(socket).is_err(), heard, "{offset:#x}");
     }
+}
+
+/// RFC 1122, 4.1.3.3: all errors, of all sockets.
+#[test]
+fn a_socket_without_a_peer_hears_for_whom_an_error_was() {
+    let mut node = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
+    let now = Timestamp::from_nanos(5_000_000_000);
+    let socket = node.host.stack.udp_bind(None, 9).unwrap();
+    let error = |node: &mut Node, host: u8| {
+        let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 20 + host].into(), 17, 8);
+        quoted.seal();
+        node.put(now, PORT, &unreachable(1, 0, &quoted));
+    };
+    let told = |host: u8| Some(((address(&format!("10.0.0.{}", 20 + host)), 53), Unreachable::Host));
+    let events = |node: &mut Node| node.host.stack.events().collect::<Vec<_>>();
+    (0..10).for_each(|host| error(&mut node, host));
+    assert_eq!(events(&mut node), [Event::UdpReadable(socket)]);
+    assert!(matches!(node.host.stack.udp_receive(socket), Ok(None)), "they stop nobody from reading");
+    for host in 2..10 {
+        assert_eq!(node.host.stack.udp_error(socket), told(host), "the last eight");
+    }
+    assert_eq!(node.host.stack.udp_error(socket), None);
+    error(&mut node, 1);
+    assert_eq!(events(&mut node), [Event::UdpReadable(socket)]);
+    assert_eq!(node.host.stack.udp_error(socket), told(1));
+    // With a peer it hears of that one only, and otherwise.
+    node.host.stack.udp_connect(socket, Some((address("10.0.0.21"), 53))).unwrap();
+    (0..10).for_each(|host| error(&mut node, host));
+    assert_eq!(node.host.stack.udp_error(socket), None);
+    assert!(matches!(node.host.stack.udp_receive(socket), Err(UdpError::Unreachable(Unreachable::Host))));
+    assert!(matches!(node.host.stack.udp_receive(socket), Ok(None)));
 }
 
 /// Datagrams of `length` bytes from 10.0.0.`from`, which must not be cut.
