@@ -190,8 +190,14 @@ mod tests {
     #[test]
     fn datagrams_have_the_headers_of_their_protocol() {
         let mut machine = Machine::new(Flags::parse("sysctls=fixed").unwrap()).unwrap();
-        let to: SocketAddr = "[::ffff:192.0.2.1]:53".parse().unwrap();
-        for connects in [false, true] {
+        let ours: std::net::IpAddr = "fd3d:a0b:17d6::1".parse().unwrap();
+        machine.own(ours.into());
+        for (to, connects) in [
+            ("[::ffff:192.0.2.1]:53", false),
+            ("[::ffff:192.0.2.1]:53", true),
+            ("[fd3d:fa7b:d17d::1]:53", true),
+        ] {
+            let to: SocketAddr = to.parse().unwrap();
             let fd = machine.socket(libc::AF_INET6, libc::SOCK_DGRAM, 0).unwrap();
             for (level, name, value) in [
                 (libc::IPPROTO_IP, libc::IP_TOS, 0xb9),
@@ -201,11 +207,16 @@ mod tests {
             ] {
                 machine.set_option(fd, level, name, &i32::to_ne_bytes(value)).unwrap();
             }
+            let v4 = to.ip().to_canonical().is_ipv4();
             let to = if connects { machine.connect(fd, to).map(|()| None).unwrap() } else { Some(to) };
             machine.send(fd, b"x", 0, to).unwrap();
             machine.run();
             let (_, packet) = machine.sent().unwrap();
-            assert_eq!((packet[1], packet[8], packet[9]), (0xb9, 9, 17), "{connects}");
+            if v4 {
+                assert_eq!((packet[1], packet[8], packet[9]), (0xb9, 9, 17), "{connects}");
+            } else {
+                assert_eq!((packet[0] << 4 | packet[1] >> 4, packet[6], packet[7]), (0x48, 17, 8));
+            }
         }
     }
 

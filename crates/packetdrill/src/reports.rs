@@ -214,10 +214,8 @@ impl Machine {
             let Socket { reports, .. } = socket;
             for Awaited { what, end } in std::mem::take(&mut reports.awaited) {
                 let has_arrived = info.as_ref().is_some_and(|info| info.bytes_acked >= end);
-                let has_left = info.as_ref().is_some_and(|info| {
-                    let syn = matches!(info.state, State::SynSent | State::SynReceived);
-                    info.bytes_acked + u64::from(info.unacked_bytes).saturating_sub(u64::from(syn)) >= end
-                });
+                let has_left =
+                    info.as_ref().is_some_and(|info| info.bytes_acked + u64::from(info.unacked_bytes) >= end);
                 match what {
                     // What is left of a connection that has ended is done with, too.
                     What::Done(number) if has_arrived || info.is_none() => {

@@ -62,7 +62,7 @@ counters! {
         tcp_active_opens,
         /// Connections of peers: the handshake is complete.
         tcp_passive_opens,
-        /// Connections and handshakes that ended before they were established: refused, reset, given up, or closed by the program.
+        /// Connections and handshakes that ended in SYN-SENT or SYN-RECEIVED: refused, reset, given up, or closed by the program.
         tcp_attempts_failed,
         /// Connections that ended from ESTABLISHED or CLOSE-WAIT: by a reset of either end, or without an answer.
         tcp_established_resets,

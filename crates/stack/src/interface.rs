@@ -1,6 +1,6 @@
 //! Interfaces: what a port is to the stack.
 
-use bywash_wire::Mac;
+use bywash_wire::{Mac, TIME_TO_LIVE};
 
 /// Number of an interface, given by [`crate::Control::add_interface`]: from 1 on, one after the other. It is the scope id of
 /// link-local addresses on its link ([`std::net::SocketAddrV6::scope_id`]).
@@ -83,6 +83,6 @@ pub(crate) struct LinkValues {
 impl LinkValues {
     /// What counts before they have said anything.
     pub(crate) fn unsaid() -> Self {
-        Self { mtu: u16::MAX, hop_limit: 64 }
+        Self { mtu: u16::MAX, hop_limit: TIME_TO_LIVE }
     }
 }

@@ -121,7 +121,7 @@ impl Unreachable {
 }
 
 /// What the control has learnt from ICMP about something a stack sent: for [`crate::Stack::notice`] of every stack,
-/// for only one has the flow.
+/// for any may have the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
     /// Whose packet it was.

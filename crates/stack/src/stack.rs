@@ -424,8 +424,9 @@ impl Stack {
     }
 
     /// The next error that came back for a datagram of a socket without a peer, and to whom that was: the last eight are kept. A
-    /// program that wants to hear of them asks after [`Event::UdpReadable`]; whoever knows the port can make them up. Those of a peer
-    /// are told by [`Stack::udp_receive`] and [`Stack::udp_send`].
+    /// program that wants to hear of them asks after [`Event::UdpReadable`], until there is none. Whoever knows the port can make them
+    /// up, and where each of several stacks has a socket on a port, each hears of all. Those of a peer are told by
+    /// [`Stack::udp_receive`] and [`Stack::udp_send`].
     pub fn udp_error(&mut self, id: UdpId) -> Option<((Address, u16), Unreachable)> {
         self.udp.error(id)
     }

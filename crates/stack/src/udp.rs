@@ -38,9 +38,9 @@ const ERRORS: usize = 8;
 pub struct UdpOptions {
     /// The DiffServ field, in the upper six bits, and ECN's (RFC 8085, 3.1.7), in the lower two.
     pub traffic_class: u8,
-    /// The time to live, or hop limit, of what goes to one host; where nothing is said, the interface's.
+    /// The time to live, or hop limit; where nothing is said, 64, and in IPv6 what routers say.
     pub hop_limit: Option<NonZeroU8>,
-    /// Of what goes to many; where nothing is said, 1, so that it stays on the link (RFC 1112, 6.1).
+    /// Of what goes to a group; where nothing is said, 1, so that it stays on the link (RFC 1112, 6.1).
     pub group_hop_limit: Option<NonZeroU8>,
 }
 
@@ -253,6 +253,7 @@ impl Udp {
         }
         let socket = self.sockets.get_mut(&id.0).ok_or(UdpError::Closed)?;
         socket.local = local;
+        socket.errors.clear();
         let (port, old) = (socket.port, std::mem::replace(&mut socket.peer, peer));
         self.unlist(id.0, port, old);
         self.list_of(port, peer).push(id.0);
@@ -373,8 +374,9 @@ impl Udp {
         });
     }
 
-    /// An error of ICMP came back for a datagram of ours: each is told (RFC 1122, 4.1.3.3). With a peer it is the result of the next
-    /// call, or where it may pass, of the next that reads; without one it is kept with the destination that it is about, for who asks.
+    /// An error of ICMP came back for a datagram of ours: it is told (RFC 1122, 4.1.3.3). With a peer the last is the result of the
+    /// next call, or where it may pass, of the next that reads; without one the last few are kept, with the destinations that they are
+    /// about, for who asks. What a socket with a peer has sent to others is told to nobody.
     ///
     /// That a path is narrower is kept for all datagrams that follow (RFC 8201, 5.2), and told, too: this one is lost. It is
     /// believed only of a peer, or if such a datagram was sent (RFC 8201, 4): anyone can make up a port of ours.

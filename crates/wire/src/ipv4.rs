@@ -36,7 +36,7 @@ pub const IPV4_HEADER: usize = size_of::<Ipv4Header>();
 /// Bytes that every link takes whole (RFC 791, 3.2).
 pub const IPV4_MTU: u16 = 68;
 
-/// How many hops a packet may make where nothing else is said.
+/// How many hops a packet may make where nothing else is said, of IPv6, too.
 pub const TIME_TO_LIVE: u8 = 64;
 
 /// Don't fragment, in [`Ipv4Header::fragment`].

@@ -5,6 +5,8 @@ use std::net::Ipv6Addr;
 use zerocopy::byteorder::network_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use crate::ipv4::TIME_TO_LIVE;
+
 /// The forty bytes that every IPv6 packet begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -82,7 +84,7 @@ impl Ipv6Header {
             version_class_label: (6 << 28).into(),
             payload_length: payload.into(),
             next_header,
-            hop_limit: 64,
+            hop_limit: TIME_TO_LIVE,
             source: source.octets(),
             destination: destination.octets(),
         }

@@ -81,7 +81,8 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     let mut text = format!(
         "An MTU of 1500, no offloads at either end, CUBIC; clients on core 0, servers on core 1. {} runs of {} s each, the servers in \
          turn. The machine's CPU-seconds are those in which a core was busy with anything; \"programs\" are those of the server, the \
-         client and ksoftirqd alone. Ratios are to the kernel's server, round by round: median, lowest and highest.\n",
+         client and ksoftirqd alone. nginx sends a file that is one hole, by sendfile, and reads a body that it has no use \
+         for. Ratios are to the kernel's server, round by round: median, lowest and highest.\n",
         options.pairs, options.seconds
     );
     for case in &CASES {

@@ -5,7 +5,7 @@ use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::{FromBytes, IntoBytes};
 use bywash_wire::{
     EtherType, FragmentHeader, ICMP_HEADER, IPV6_HEADER, IPV6_MTU, IcmpHeader, Ipv6Header, Mac, Next, Place,
-    Protocol, has_router_alert, icmpv6, mld,
+    Protocol, TIME_TO_LIVE, has_router_alert, icmpv6, mld,
 };
 
 use super::Control;
@@ -342,7 +342,7 @@ pub(super) fn error6(
         destination: to,
         protocol: Protocol::ICMPV6.0,
         class: 0,
-        hop_limit: 64,
+        hop_limit: TIME_TO_LIVE,
         identification: None,
     };
     let built = message

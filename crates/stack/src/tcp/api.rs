@@ -264,8 +264,8 @@ impl Tcp {
 }
 
 impl Connection {
-    /// The program has no more to say. In SYN-RECEIVED a FIN waits for the end of the handshake behind what was written, and goes at
-    /// once else (RFC 9293, 3.10.4), or where the peer may have data before, by Fast Open.
+    /// The program has no more to say. In SYN-RECEIVED a FIN waits for the end of the handshake behind what was written; otherwise it
+    /// goes at once (RFC 9293, 3.10.4), and so it does with Fast Open, where the peer may have data before.
     fn finish(&mut self, cx: &mut Context<'_>) {
         self.facts.add(FIN_WANTED);
         if self.state != State::SynReceived || self.send.len() == 0 || self.is_early() {

@@ -704,9 +704,8 @@ impl Connection {
 
     /// Sends a reset with the given sequence number, of our own accord.
     pub(super) fn send_reset(&mut self, seq: Seq, cx: &mut Context<'_>) {
-        // 3.10.7.4: in SYN-RECEIVED it acknowledges nothing, unless data was acknowledged already.
-        let synchronized =
-            self.state.is_synchronized() && (self.state != State::SynReceived || self.is_early());
+        // 3.10.7.4: while the peer has not got our SYN it acknowledges nothing, unless data was acknowledged already.
+        let synchronized = self.state.is_synchronized() && (!self.is_half_open() || self.is_early());
         let (ack, flags) = if synchronized {
             (self.rcv_nxt, TcpFlags::RST.with(TcpFlags::ACK))
         } else {

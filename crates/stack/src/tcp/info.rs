@@ -279,7 +279,7 @@ impl TcpInfo {
             snd_wnd: c.wnd,
             rcv_wnd: if c.facts.any(SQUEEZED) { 0 } else { c.edge - c.last_ack_sent },
             notsent_bytes: c.unsent(),
-            unacked_bytes: c.nxt - c.una,
+            unacked_bytes: c.nxt - c.base(),
             total_retrans: c.mishaps.resent,
             bytes_acked: c.tally.bytes_acked,
             bytes_received: c.tally.bytes_received,

@@ -111,7 +111,7 @@ pub struct Limits {
     pub congestion: CongestionControl,
     /// The upper six bits are the DiffServ field of every segment (RFC 9293, MUST-48); the lower two are TCP's own.
     pub traffic_class: u8,
-    /// The time to live, or hop limit, of every segment (RFC 9293, MUST-49); where nothing is said, the interface's.
+    /// The time to live, or hop limit, of every segment (RFC 9293, MUST-49); where nothing is said, 64, and in IPv6 what routers say.
     pub hop_limit: Option<NonZeroU8>,
     /// Whether our own connections ask for explicit congestion notification (RFC 3168). See `answers_ecn`, too.
     pub ecn: bool,

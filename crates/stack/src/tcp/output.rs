@@ -143,7 +143,8 @@ impl Connection {
         }
     }
 
-    /// Whether there can be more than a SYN: not during a handshake, but for the program that has its connection before.
+    /// Whether there can be more than a SYN: during a handshake only a FIN that has nothing to wait for, or what the program sends that
+    /// has its connection before.
     #[inline]
     fn speaks(&self) -> bool {
         !matches!(self.state, State::SynSent | State::SynReceived) || self.is_early()

@@ -307,11 +307,7 @@ impl Connection {
     fn gives_up(&mut self, cx: &mut Context<'_>) -> bool {
         let tries = self.rtt.backoff() >= self.limits.syn_retries;
         let answers = self.rtt.backoff() >= self.limits.syn_ack_retries;
-        let unanswered = if self.state == State::SynSent {
-            tries
-        } else {
-            self.is_half_open() && self.is_early() && answers
-        };
+        let unanswered = if self.state == State::SynSent { tries } else { self.is_early() && answers };
         let over = unanswered || self.gives_up_at() <= cx.now;
         if over {
             self.terminate(CloseReason::TimedOut, cx);

@@ -203,17 +203,19 @@ fn the_class_and_the_time_to_live_of_datagrams_are_the_program_s() {
         [(set(0, 0, 0), (0, 64), 1), (set(0xb9, 9, 0), (0xb9, 9), 1), (set(0xb8, 0, 255), (0xb8, 64), 255)]
     {
         node.host.stack.set_udp_options(id, options).unwrap();
-        for (to, (class, hops)) in [
-            ("10.0.0.2", one),
-            ("fd00::2", one),
-            ("224.0.0.9", (one.0, many)),
+        for (to, length, (class, hops)) in [
+            ("10.0.0.2", 1, one),
+            ("10.0.0.255", 1, one),
+            ("fd00::2", 1, one),
+            ("224.0.0.9", 1, (one.0, many)),
             // Longer than the link takes: so are all its pieces.
-            ("10.0.0.2", one),
+            ("10.0.0.2", 2000, one),
+            ("fd00::2", 2000, one),
         ] {
-            let bytes = vec![0; if hops == one.1 { 2000 } else { 1 }];
-            node.host.stack.udp_send(now, id, Some((address(to), 7)), &bytes, &mut node.pool).unwrap();
+            let (to, bytes) = (address(to), vec![0; length]);
+            node.host.stack.udp_send(now, id, Some((to, 7)), &bytes, &mut node.pool).unwrap();
             let out = node.take(now, PORT);
-            assert!(!out.is_empty());
+            assert_eq!(out.len(), if length == 1 { 1 } else { 2 }, "{to}");
             for packet in out {
                 let said = match packet[14] >> 4 {
                     4 => (packet[15], packet[22]),

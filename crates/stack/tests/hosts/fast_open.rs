@@ -164,14 +164,23 @@ fn the_answer_is_repeated_by_the_timer_and_when_the_syn_comes_again_and_data_onl
 
 #[test]
 fn a_handshake_that_is_never_completed_is_given_up() {
-    let (mut t, _) = listening(server(4));
-    let id = opened(&mut t);
-    for seconds in [1, 2, 4, 8, 16] {
-        t.after(ms(seconds * 1000), &["S. 0:0(0) ack 11 win 65535 <mss 1460>"]);
+    for closes in [false, true] {
+        let (mut t, _) = listening(server(1));
+        let id = opened(&mut t);
+        if closes {
+            t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+            t.sends(&["F. 1:1(0) ack 11 win 65535"]);
+        }
+        for seconds in [1, 2, 4, 8, 16] {
+            t.after(ms(seconds * 1000), &["S. 0:0(0) ack 11 win 65535 <mss 1460>"]);
+        }
+        t.pass(ms(33_000));
+        t.sends(&[]);
+        assert_eq!(t.events(), [Event::Closed(id, CloseReason::TimedOut)]);
+        // Its place among those that are pending is free again.
+        t.ports.1 = 5001;
+        opened(&mut t);
     }
-    t.pass(ms(33_000));
-    t.sends(&[]);
-    assert_eq!(t.events(), [Event::Closed(id, CloseReason::TimedOut)]);
 }
 
 #[test]

@@ -134,8 +134,7 @@ fn errors_are_sent_only_about_what_they_may_be_about() {
         ("from everyone on the link", 0, (mac, [10, 0, 0, 255], us, 17, 64, 0, port.clone())),
         ("from a group", 0, (mac, [224, 0, 0, 1], us, 17, 64, 0, port.clone())),
         ("from class E", 0, (mac, [240, 0, 0, 1], us, 17, 64, 0, port.clone())),
-        ("from its end", 0, (mac, [255, 255, 255, 254], far, 17, 1, 0, port.clone())),
-        ("from what is before it", 0, (mac, [239, 255, 255, 255], us, 17, 64, 0, port.clone())),
+        ("from the end of class E", 0, (mac, [255, 255, 255, 254], far, 17, 1, 0, port.clone())),
         ("from ourselves", 0, (mac, us, us, 17, 64, 0, port.clone())),
         ("a closed port, still", 1, usual.clone()),
     ] {
@@ -294,12 +293,28 @@ fn a_socket_without_a_peer_hears_for_whom_an_error_was() {
     error(&mut node, 1);
     assert_eq!(events(&mut node), [Event::UdpReadable(socket)]);
     assert_eq!(node.host.stack.udp_error(socket), told(1));
-    // With a peer it hears of that one only, and otherwise.
+    // A path that is too narrow is one of them.
+    let mut quoted = Ipv4Header::new([10, 0, 0, 1].into(), [10, 0, 0, 30].into(), 17, 1000);
+    quoted.seal();
+    node.put(now, PORT, &unreachable(4, 600, &quoted));
+    assert_eq!(
+        node.host.stack.udp_error(socket),
+        Some(((address("10.0.0.30"), 53), Unreachable::TooBig(600)))
+    );
+    // With a peer it hears of that one only, and otherwise; what was not asked for before is forgotten.
+    error(&mut node, 5);
     node.host.stack.udp_connect(socket, Some((address("10.0.0.21"), 53))).unwrap();
     (0..10).for_each(|host| error(&mut node, host));
     assert_eq!(node.host.stack.udp_error(socket), None);
     assert!(matches!(node.host.stack.udp_receive(socket), Err(UdpError::Unreachable(Unreachable::Host))));
     assert!(matches!(node.host.stack.udp_receive(socket), Ok(None)));
+    node.host.stack.udp_connect(socket, None).unwrap();
+    drop(events(&mut node));
+    error(&mut node, 2);
+    assert_eq!(
+        (events(&mut node), node.host.stack.udp_error(socket)),
+        (vec![Event::UdpReadable(socket)], told(2))
+    );
 }
 
 /// Datagrams of `length` bytes from 10.0.0.`from`, which must not be cut.

@@ -84,6 +84,8 @@ spent() {
 softirq=$(for file in /proc/[0-9]*/stat; do
     case $(cat "$file" 2>/run/refused) in *'(ksoftirqd/'*) echo "$file" ;; esac
 done)
+# A stream is to go on until its time is over.
+is_over() { [ "$1" = 124 ] || echo "Failed requests: 1"; }
 client() {
     case $case in
     requests) taskset -c $client_core wrk -t1 -c16 "-d$seconds" --latency http://$there/ ;;
@@ -91,12 +93,12 @@ client() {
     receive)
         taskset -c $client_core timeout -s INT "$seconds" bash -c "exec 3<>/dev/tcp/$there/$port
             printf '$post' >&3
-            exec dd if=/dev/zero bs=64k >&3" || true
+            exec dd if=/dev/zero bs=64k >&3" || is_over $?
         ;;
     send)
         taskset -c $client_core timeout -s INT "$seconds" bash -c "exec 3<>/dev/tcp/$there/$port
             printf '$get' >&3
-            exec dd of=/dev/null bs=64k <&3" || true
+            exec dd of=/dev/null bs=64k <&3" || is_over $?
         ;;
     esac
     echo "the client's:"
