@@ -133,6 +133,16 @@ fn a_program_may_close_before_the_handshake_is_over() {
     assert_eq!(state(&t, id), State::Closing);
     t.peer(". 12:12(0) ack 2 win 30000");
     assert_eq!(t.host.stack.connections(), (1, 0, 1));
+
+    // Before our answer is out; of the tail, which is the FIN, no probe goes before (RFC 8985, 7.2).
+    let (mut t, _) = listening(server(4));
+    t.peer(&format!("S 0:10(10) win 30000 <mss 1000,sackOK,FO {COOKIE}>"));
+    let id = taken(&mut t, true);
+    read(&mut t, id);
+    t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
+    let answer = "S. 0:0(0) ack 11 win 65535 <mss 1460,sackOK>";
+    t.sends(&[answer, "F. 1:1(0) ack 11 win 65535"]);
+    t.after(ms(1000), &[answer]);
 }
 
 #[test]

@@ -74,12 +74,18 @@ fn crossed() -> (Trace, ConnectionId) {
 }
 
 fn crossed_with(options: &str) -> (Trace, ConnectionId) {
+    let (mut t, id) = crossing(options);
+    t.sends(&[&format!("S. 0:0(0) ack 1 win 65535 {}", options.replace("1000", "1460"))]);
+    (t, id)
+}
+
+/// The same before our answer has gone out.
+fn crossing(options: &str) -> (Trace, ConnectionId) {
     let mut t = Trace::new();
     t.ports.1 = 80;
     let id = t.host.stack.connect(t.now, (None, 0), (address("10.0.0.2"), 80), &mut t.pool).unwrap();
     t.output();
     t.peer(&format!("S 0:0(0) win 5000 {options}"));
-    t.sends(&[&format!("S. 0:0(0) ack 1 win 65535 {}", options.replace("1000", "1460"))]);
     (t, id)
 }
 
@@ -130,10 +136,9 @@ fn a_close_before_a_simultaneous_open_is_over_waits_behind_what_is_to_be_sent() 
 
 #[test]
 fn a_fin_that_went_before_the_handshake_was_over_comes_again_with_our_syn() {
-    // Blocks, which there could be, have no probe of the tail sent: it would be the FIN, of which a peer without our SYN takes nothing.
-    let (mut t, id) = crossed_with("<mss 1000,sackOK>");
+    let (mut t, id) = crossing("<mss 1000,sackOK>");
     t.host.stack.shutdown(t.now, id, &mut t.pool).unwrap();
-    t.sends(&["F. 1:1(0) ack 1 win 65535"]);
+    t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460,sackOK>", "F. 1:1(0) ack 1 win 65535"]);
     // It has not got ours, and a FIN before it says nothing.
     t.peer("S 0:0(0) win 5000 <mss 1000,sackOK>");
     t.sends(&["S. 0:0(0) ack 1 win 65535 <mss 1460,sackOK>"]);
