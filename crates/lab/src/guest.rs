@@ -207,8 +207,11 @@ pub struct Guest {
     scripts: u32,
 }
 
+/// How often a guest is started until it is up. Who serves it devices has to take so many clients, one after the other.
+pub const ATTEMPTS: usize = 2;
+
 impl Kit {
-    /// Starts a guest and waits until it takes scripts.
+    /// Starts a guest and waits until it takes scripts, or starts [another](ATTEMPTS).
     ///
     /// It ends with the thread that starts it.
     ///

@@ -36,7 +36,7 @@ const ERRORS: usize = 8;
 /// How a socket's datagrams are sent, as its program has it (RFC 1122, 4.1.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UdpOptions {
-    /// The DiffServ field, in the upper six bits, and ECN's (RFC 8085, 3.1.7), in the lower two.
+    /// The DiffServ field, in the upper six bits, and the bits of ECN, in the lower two.
     pub traffic_class: u8,
     /// The time to live, or hop limit; where nothing is said, 64, and in IPv6 what routers say.
     pub hop_limit: Option<NonZeroU8>,

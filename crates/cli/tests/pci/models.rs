@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 
-use bywash_lab::guest::Machine;
+use bywash_lab::guest::{ATTEMPTS, Machine};
 use bywash_models::cable::Impairment;
 use bywash_models::ixgbe::Board;
 use bywash_models::server::Server;
@@ -31,8 +31,7 @@ impl Served {
         let sockets: Vec<PathBuf> = (0..2).map(|i| folder.path().join(format!("{i}.sock"))).collect();
         for (i, socket) in sockets.iter().enumerate() {
             let mut server = Server::new(socket, &world, i).unwrap();
-            // One guest each; the thread ends with it.
-            thread::spawn(move || server.serve());
+            thread::spawn(move || (0..ATTEMPTS).for_each(|_| drop(server.serve())));
         }
         let stop = Arc::new(AtomicBool::new(false));
         let time = (world.clone(), stop.clone());

@@ -1,8 +1,9 @@
 //! TCP Fast Open (RFC 7413): connections that are there before their handshake is over.
 //!
 //! A peer's connection is made of its SYN when that has a cookie which only who is at the peer's address can know. It is in
-//! SYN-RECEIVED then, or in FIN-WAIT-1 once its program has closed it, and all that is different from an ordinary one is that the program has it, reads what came with the SYN, and
-//! may send. Its SYN,ACK is in the scoreboard like everything else, and is repeated by the connection's own timer.
+//! SYN-RECEIVED then, or in FIN-WAIT-1 once its program has closed it, and all that is different from an ordinary one is that the
+//! program has it, reads what came with the SYN, and may send. Its SYN,ACK is in the scoreboard like everything else, and is repeated
+//! by the connection's own timer.
 //!
 //! A connection of ours has the first bytes of its send buffer in its SYN, and in the scoreboard behind it. What the answer does not
 //! acknowledge is lost; only the SYN goes out before.
