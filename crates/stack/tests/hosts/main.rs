@@ -6,6 +6,7 @@
 mod busy;
 mod conflicts;
 mod counters;
+mod crossed;
 mod datagrams;
 mod entries;
 mod fast_open;
