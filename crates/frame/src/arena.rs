@@ -7,7 +7,7 @@
 use std::ptr::NonNull;
 use std::sync::atomic::{
     AtomicU32, AtomicU64,
-    Ordering::{AcqRel, Relaxed},
+    Ordering::{AcqRel, Acquire, Relaxed},
 };
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 
@@ -67,13 +67,13 @@ impl Stride {
         frames.div_ceil(self.frames_per_page()) * PAGE
     }
 
+    /// Number of the frame in which the byte at `offset` lies, however many there are; `None` between frames.
     // The divisors are constants in each arm, so that these are multiplications: they run for every packet on AF_XDP.
     #[inline]
-    fn index(self, offset: usize) -> usize {
-        let (page, within) = (offset / PAGE, offset % PAGE);
+    fn index(self, offset: usize) -> Option<usize> {
         match self {
-            Self::Packed => page * Self::Packed.frames_per_page() + within / Self::Packed.bytes(),
-            Self::Aligned => page * Self::Aligned.frames_per_page() + within / Self::Aligned.bytes(),
+            Self::Packed => index::<{ Self::Packed.bytes() }>(offset),
+            Self::Aligned => index::<{ Self::Aligned.bytes() }>(offset),
         }
     }
 
@@ -81,6 +81,15 @@ impl Stride {
     fn offset(self, index: usize) -> usize {
         index / self.frames_per_page() * PAGE + index % self.frames_per_page() * self.bytes()
     }
+}
+
+/// The same for frames so many bytes apart.
+#[inline]
+fn index<const BYTES: usize>(offset: usize) -> Option<usize> {
+    let (page, within) = (offset / PAGE, offset % PAGE);
+    let (frame, at) = (within / BYTES, within % BYTES);
+    // The end of a page, and of a longer stride, belongs to no frame.
+    (frame < PAGE / BYTES && at < FRAME_SIZE).then_some(page * (PAGE / BYTES) + frame)
 }
 
 /// Why an arena or a pool could not be made.
@@ -234,9 +243,7 @@ impl Arena {
     /// Number of the frame that the byte at `offset` lies in; `None` outside the arena or between frames.
     #[inline]
     pub(crate) fn index(&self, offset: usize) -> Option<usize> {
-        let index = self.stride.index(offset);
-        // The end of a page, and of a 4096-byte stride, belongs to no frame.
-        (index < self.frames && offset.wrapping_sub(self.stride.offset(index)) < FRAME_SIZE).then_some(index)
+        self.stride.index(offset).filter(|index| *index < self.frames)
     }
 
     /// Whether the frame is of this arena.
@@ -252,13 +259,30 @@ impl Arena {
         home.unwrap_or_else(|| unreachable!("every frame is cut out of an arena, which stays"))
     }
 
+    /// How many parts of a kept frame have ended.
+    #[inline]
+    fn ended(&self, frame: &Frame) -> Option<&AtomicU32> {
+        let arena = if self.has(frame) { self } else { Self::of(frame) };
+        arena.index(arena.offset(frame)).and_then(|index| arena.ended.get(index))
+    }
+
+    /// The owner of a kept frame lets go of it, of which there have been so many parts. It is returned when all have ended; else
+    /// somebody else has it still, and it must not be used.
+    #[inline]
+    pub(crate) fn let_go(&self, frame: Frame, parts: u32) -> Option<Frame> {
+        // When all have ended nobody else counts, and nothing has to be done at once with looking.
+        if let Some(ended) = self.ended(&frame).filter(|ended| ended.load(Acquire) == parts) {
+            ended.store(0, Relaxed);
+            return Some(frame);
+        }
+        self.count_parts(frame, parts.wrapping_neg())
+    }
+
     /// Counts the end of a part of a kept frame, by 1, or that its owner has let go of it, by less than nothing: by so many parts as
     /// there have been. The frame is returned when that was all; else somebody else has it still, and it must not be used.
     #[inline]
     pub(crate) fn count_parts(&self, frame: Frame, change: u32) -> Option<Frame> {
-        let arena = if self.has(&frame) { self } else { Self::of(&frame) };
-        let index = arena.index(arena.offset(&frame));
-        let count = index.and_then(|index| arena.ended.get(index));
+        let count = self.ended(&frame);
         // What the others have read is behind them when the frame is written again.
         if count.is_some_and(|count| count.fetch_add(change, AcqRel).wrapping_add(change) == 0) {
             return Some(frame);

@@ -52,7 +52,7 @@ impl Packet {
 
     /// Writes bytes, which may lie in several frames, if they are the packet's own.
     fn put<const N: usize>(&mut self, place: usize, bytes: [u8; N]) -> Result<(), NoPlace> {
-        let own: usize = self.own_segments_mut().map(|segment| segment.len()).sum();
+        let own: usize = self.own_segments_mut().map(|segment| segment.bytes_mut().len()).sum();
         if place + N > own {
             return Err(NoPlace);
         }

@@ -8,18 +8,22 @@
 
 use std::mem::ManuallyDrop;
 
-use crate::{Arena, FRAME_SIZE, Frame, Segment};
+use crate::{Arena, FRAME_SIZE, Frame, Packet, Segment};
 
 /// A frame of which packets carry parts while its owner keeps it.
 ///
 /// Bytes that a part has shown, and those before them, are written no more. The frame is free when its owner has let go of it and the
 /// last part has ended, in either order: give both to a [`Pool`](crate::Pool), this one with
 /// [`Pool::give_kept`](crate::Pool::give_kept).
+///
+/// Some of its bytes may be put aside in front of those that are kept: for the headers of a packet that is the frame itself.
 #[derive(Debug)]
 pub struct Kept {
     frame: ManuallyDrop<Frame>,
-    /// Bytes from here on are in no part.
-    shown: u32,
+    /// Bytes that are not kept, in front.
+    front: u16,
+    /// Bytes from here on, of the frame, are in no part.
+    shown: u16,
     /// Parts that were made.
     parts: u32,
 }
@@ -28,38 +32,77 @@ impl Kept {
     /// A frame of which there are no parts yet.
     #[inline]
     pub fn new(frame: Frame) -> Self {
-        Self { frame: ManuallyDrop::new(frame), shown: 0, parts: 0 }
+        Self::behind(frame, 0)
     }
 
-    /// All its bytes.
+    /// The same with so many bytes in front that are put aside, of which a frame has more.
     #[inline]
-    pub fn bytes(&self) -> &[u8; FRAME_SIZE] {
-        // Who has a part only reads, and the owner writes through `&mut self`.
-        self.frame.bytes()
+    #[expect(clippy::cast_possible_truncation, reason = "no more than a frame has")]
+    pub fn behind(frame: Frame, front: usize) -> Self {
+        let front = front.min(FRAME_SIZE) as u16;
+        Self { frame: ManuallyDrop::new(frame), front, shown: front, parts: 0 }
     }
 
-    /// Its bytes from `from` on, to be written; none when they begin before the end of what parts have shown, or outside of the frame.
+    /// All bytes that are kept.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        let front = usize::from(self.front);
+        // SAFETY: the frame's bytes behind those in front. Who has a part of them only reads, and the owner writes through `&mut self`.
+        unsafe { std::slice::from_raw_parts(self.frame.first().add(front), FRAME_SIZE - front) }
+    }
+
+    /// Those from `from` on, to be written; none when they begin before the end of what parts have shown, or outside of the frame.
     #[inline]
     pub fn bytes_mut(&mut self, from: usize) -> &mut [u8] {
-        if from < self.shown as usize || from > FRAME_SIZE {
+        let from = from.saturating_add(self.front.into());
+        if from < self.shown.into() || from > FRAME_SIZE {
             return &mut [];
         }
         // SAFETY: these bytes are the frame's, none of them is in a part, and there is no other way to them than through `self`.
         unsafe { std::slice::from_raw_parts_mut(self.frame.first().add(from), FRAME_SIZE - from) }
     }
 
-    /// Its bytes `start..start + len` for a packet; `None` when they are not in the frame, or when it has had more parts than can
-    /// be counted.
+    /// The bytes in front of those that are kept; none when a part was made, to which they may belong.
+    #[inline]
+    pub fn front_mut(&mut self) -> &mut [u8] {
+        let len = if self.parts == 0 { self.front.into() } else { 0 };
+        // SAFETY: these bytes are the frame's, none of them is in a part, and there is no other way to them than through `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.frame.first(), len) }
+    }
+
+    /// Bytes `start..start + len` of those that are kept for a packet; `None` when they are not in the frame, or when it has had more
+    /// parts than can be counted.
     #[inline]
     pub fn part(&mut self, start: usize, len: usize) -> Option<Part> {
+        let start = start.saturating_add(self.front.into());
+        let end = start.saturating_add(len);
+        let segment = self.shown_by(start, len, end)?;
+        Some(Part(segment.into_part(start)))
+    }
+
+    /// The frame as a packet: the last `headers` bytes of those in front, which are the packet's own from now on, and the first `len`
+    /// of those that are kept. `None` when they are not in the frame, or a part was made before.
+    ///
+    /// Nothing more can be written to the frame.
+    #[inline]
+    pub fn packet(&mut self, headers: usize, len: usize) -> Option<Packet> {
+        let front = usize::from(self.front);
+        let start = front.checked_sub(headers).filter(|_| self.parts == 0)?;
+        let segment = self.shown_by(start, headers.saturating_add(len), FRAME_SIZE)?;
+        Some(Packet::from_segment(segment.into_part(front)))
+    }
+
+    /// A segment of the frame that counts as a part of it, and shows the bytes up to `end`.
+    #[inline]
+    fn shown_by(&mut self, start: usize, len: usize, end: usize) -> Option<Segment> {
         let parts = self.parts.checked_add(1)?;
         match Segment::new(self.frame.alias(), start, len) {
             Ok(segment) => {
                 self.parts = parts;
                 #[expect(clippy::cast_possible_truncation, reason = "at most a frame's size")]
-                let end = (start + len) as u32;
+                let end = end as u16;
                 self.shown = self.shown.max(end);
-                Some(Part(ManuallyDrop::new(segment)))
+                Some(segment)
             }
             Err(alias) => {
                 std::mem::forget(alias);
@@ -75,8 +118,8 @@ impl Kept {
         let parts = kept.parts;
         // SAFETY: nobody sees `kept` any more, and it is not dropped.
         let frame = unsafe { ManuallyDrop::take(&mut kept.frame) };
-        // Most frames are sent by copying them, and nobody else knows of them.
-        if parts == 0 { Some(frame) } else { arena.count_parts(frame, parts.wrapping_neg()) }
+        // Of most frames that are sent by copying them nobody else knows.
+        if parts == 0 { Some(frame) } else { arena.let_go(frame, parts) }
     }
 }
 
@@ -86,7 +129,7 @@ impl Drop for Kept {
         // SAFETY: nobody sees `self` any more.
         let frame = unsafe { ManuallyDrop::take(&mut self.frame) };
         // A frame that is free goes to its arena's spare list.
-        drop(Arena::of(&frame).count_parts(frame, self.parts.wrapping_neg()));
+        drop(Arena::of(&frame).let_go(frame, self.parts));
     }
 }
 
@@ -94,7 +137,7 @@ impl Drop for Kept {
 ///
 /// Give it back with [`Pool::give_part`](crate::Pool::give_part).
 #[derive(Debug)]
-pub struct Part(ManuallyDrop<Segment>);
+pub struct Part(Segment);
 
 impl Part {
     /// The bytes.
@@ -129,21 +172,25 @@ impl Part {
         debug_assert!(shorter.is_ok(), "they were more");
     }
 
-    /// The segment that a place has for it which remembers that the frame is not its own.
+    /// The segment that a packet has for it.
     #[inline]
     pub(crate) fn into_segment(self) -> Segment {
-        let mut part = ManuallyDrop::new(self);
-        // SAFETY: nobody sees `part` any more, and it is not dropped.
-        unsafe { ManuallyDrop::take(&mut part.0) }
+        self.0
     }
 
-    /// The part of which such a place had the segment.
+    /// Its frame, for who remembers that it was a part's.
+    #[inline]
+    pub(crate) fn into_frame(self) -> Frame {
+        self.0.into_any_frame()
+    }
+
+    /// The part that such a frame was of, without its bytes: only to be ended.
     ///
     /// # Safety
-    /// Its frame is that of a segment that [`Part::into_segment`] made, and this is done once for that. Of the bytes it may show fewer.
+    /// [`Part::into_frame`] returned the frame, and this is done once for that.
     #[inline]
-    pub(crate) unsafe fn from_segment(segment: Segment) -> Self {
-        Self(ManuallyDrop::new(segment))
+    pub(crate) unsafe fn of(frame: Frame) -> Self {
+        Self(Segment::received(frame, 0).into_part(0))
     }
 
     /// A part that was forgotten, without its bytes: only to be ended.
@@ -151,13 +198,14 @@ impl Part {
     /// # Safety
     /// One of the arena's frame number `index` was forgotten, and this is done once for it.
     pub(crate) unsafe fn again(arena: &Arena, index: usize) -> Self {
-        Self(ManuallyDrop::new(Segment::received(arena.alias(index), 0)))
+        // SAFETY: the frame of the part that was forgotten, as the caller has it.
+        unsafe { Self::of(arena.alias(index)) }
     }
 
     /// Ends it. The frame is returned when it is free.
     #[inline]
     pub(crate) fn end(self, arena: &Arena) -> Option<Frame> {
-        arena.count_parts(self.into_segment().into_frame(), 1)
+        arena.count_parts(self.into_frame(), 1)
     }
 }
 
@@ -168,6 +216,13 @@ pub enum Piece {
     Whole(Segment),
     /// A part of a frame that somebody else keeps.
     Part(Part),
+}
+
+impl From<Segment> for Piece {
+    #[inline]
+    fn from(segment: Segment) -> Self {
+        if segment.is_part() { Self::Part(Part(segment)) } else { Self::Whole(segment) }
+    }
 }
 
 impl Piece {
@@ -187,14 +242,5 @@ impl Piece {
             Self::Whole(segment) => segment.start(),
             Self::Part(part) => part.start(),
         }
-    }
-}
-
-impl Drop for Part {
-    #[cold]
-    fn drop(&mut self) {
-        // SAFETY: nobody sees `self` any more.
-        let frame = unsafe { ManuallyDrop::take(&mut self.0) }.into_frame();
-        drop(Arena::of(&frame).count_parts(frame, 1));
     }
 }

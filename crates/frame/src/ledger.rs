@@ -65,7 +65,6 @@ impl Ledger {
         }
     }
 
-    #[cold]
     fn lend_part(&mut self, part: Part) -> usize {
         let (offset, start) = (self.arena.offset(part.frame()), part.start());
         if self.parts.is_empty() {
@@ -94,7 +93,6 @@ impl Ledger {
         Ok(())
     }
 
-    #[cold]
     fn reclaim_part(&mut self, offset: usize) -> Result<Part, ReclaimError> {
         let index = self.arena.index(offset).ok_or(ReclaimError::Outside)?;
         let count = self.parts.get_mut(index).filter(|count| **count > 0).ok_or(ReclaimError::NotLent)?;

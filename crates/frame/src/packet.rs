@@ -1,9 +1,7 @@
 //! A packet: a chain of frames, with a length and what the NIC knows or is to do.
-#![expect(unsafe_code, reason = "a chain has parts of kept frames as segments, and remembers which they are")]
-
 use arrayvec::ArrayVec;
 
-use crate::{FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, NoRoom, Offload, Part, Piece, Pool, Segment, copy};
+use crate::{FRAME_DATA, Frame, HEADROOM, NoRoom, Offload, Part, Piece, Pool, Segment, copy};
 
 /// Frames a packet can have: enough for 64 KiB in frames of 2 KiB, and headers of its own in front.
 pub const MAX_FRAMES: usize = 34;
@@ -12,13 +10,9 @@ pub const MAX_FRAMES: usize = 34;
 #[derive(Debug, Default)]
 pub(crate) struct Chain {
     segments: ArrayVec<Segment, { MAX_FRAMES - 1 }>,
-    /// Bit `n` is set when segment `n` is a part of a frame that somebody else keeps.
-    parts: u64,
     /// Bytes in all of them.
     len: usize,
 }
-
-const _: () = assert!(MAX_FRAMES - 1 <= u64::BITS as usize, "there is a bit for each");
 
 impl Chain {
     /// Appends a segment, for which there is room.
@@ -28,93 +22,18 @@ impl Chain {
         self.segments.push(segment);
     }
 
-    /// Appends a part, for which there is room.
-    #[inline]
-    fn push_part(&mut self, part: Part) {
-        self.parts |= 1 << self.segments.len();
-        self.push(part.into_segment());
-    }
-
-    /// The last segment, if its frame is the packet's own.
-    #[inline]
-    fn last_whole(&mut self) -> Option<&mut Segment> {
-        let last = self.segments.len().checked_sub(1)?;
-        if is_part(self.parts, last) { None } else { self.segments.last_mut() }
-    }
-
     /// Takes the last one out.
     fn pop(&mut self) -> Option<Piece> {
         let segment = self.segments.pop()?;
-        let n = self.segments.len();
         self.len -= segment.len();
-        let piece = piece(segment, is_part(self.parts, n));
-        self.parts &= !(1 << n);
-        Some(piece)
-    }
-
-    /// Takes all out, if none is a part: so it is with all that was received by a NIC.
-    #[inline]
-    pub(crate) fn drain_whole(&mut self) -> Option<impl Iterator<Item = Segment> + '_> {
-        if self.parts != 0 {
-            return None;
-        }
-        self.len = 0;
-        Some(self.segments.drain(..))
+        Some(segment.into())
     }
 
     /// Takes all out.
     #[inline]
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = Piece> + '_ {
         self.len = 0;
-        let parts = std::mem::take(&mut self.parts);
-        Pieces { segments: self.segments.drain(..), parts }
-    }
-}
-
-impl Drop for Chain {
-    fn drop(&mut self) {
-        self.drain().for_each(drop);
-    }
-}
-
-/// Segments on their way out of a chain. Those that nobody takes are dropped as what they are.
-struct Pieces<'a> {
-    segments: arrayvec::Drain<'a, Segment, { MAX_FRAMES - 1 }>,
-    parts: u64,
-}
-
-impl Iterator for Pieces<'_> {
-    type Item = Piece;
-
-    #[inline]
-    fn next(&mut self) -> Option<Piece> {
-        let segment = self.segments.next()?;
-        let piece = piece(segment, is_part(self.parts, 0));
-        self.parts >>= 1;
-        Some(piece)
-    }
-}
-
-impl Drop for Pieces<'_> {
-    fn drop(&mut self) {
-        self.for_each(drop);
-    }
-}
-
-/// Whether segment `n` of a chain is a part.
-#[inline]
-fn is_part(parts: u64, n: usize) -> bool {
-    parts >> n & 1 != 0
-}
-
-/// What a chain has a segment for.
-#[inline]
-fn piece(segment: Segment, is_part: bool) -> Piece {
-    if is_part {
-        // SAFETY: `Chain::push_part` has set the bit for such a segment, and it leaves the chain here.
-        Piece::Part(unsafe { Part::from_segment(segment) })
-    } else {
-        Piece::Whole(segment)
+        self.segments.drain(..).map(Piece::from)
     }
 }
 
@@ -173,7 +92,8 @@ impl Packet {
         self.head.bytes()
     }
 
-    /// The bytes in the first frame.
+    /// Those of the bytes in the first frame that are the packet's own: all, but of a frame that somebody keeps to send it once more
+    /// ([`Kept::packet`](crate::Kept::packet)) the headers alone.
     #[inline]
     pub fn head_mut(&mut self) -> &mut [u8] {
         self.head.bytes_mut()
@@ -192,13 +112,13 @@ impl Packet {
         std::iter::once(&self.head).chain(rest).map(Segment::bytes)
     }
 
-    /// The first segments in order, up to one whose frame is not the packet's own.
+    /// The first segments in order, up to one of whose bytes not all are the packet's own.
     pub(crate) fn own_segments_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
-        let rest = self.rest.iter_mut().flat_map(|chain| {
-            let own = chain.parts.trailing_zeros() as usize;
-            chain.segments.iter_mut().take(own)
-        });
-        std::iter::once(&mut self.head).chain(rest)
+        let rest = self.rest.iter_mut().flat_map(|chain| &mut chain.segments);
+        let mut own = true;
+        std::iter::once(&mut self.head)
+            .chain(rest)
+            .take_while(move |segment| std::mem::replace(&mut own, !segment.is_part()))
     }
 
     /// Copies the whole packet to the front of `to` and returns how many bytes that were: the packet's length, or
@@ -238,7 +158,7 @@ impl Packet {
                     }
                     Piece::Part(mut part) => {
                         part.shorten(left);
-                        chain.push_part(part);
+                        chain.push(part.into_segment());
                     }
                 }
             }
@@ -255,7 +175,7 @@ impl Packet {
     /// [`NoRoom`] when they do not fit there, or the frame is not the packet's own.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
         let Some(chain) = &mut self.rest else { return self.head.extend_from_slice(bytes) };
-        chain.last_whole().ok_or(NoRoom)?.extend_from_slice(bytes)?;
+        chain.segments.last_mut().ok_or(NoRoom)?.extend_from_slice(bytes)?;
         chain.len += bytes.len();
         Ok(())
     }
@@ -265,8 +185,8 @@ impl Packet {
     /// # Errors
     /// [`NoRoom`] when the pool has no frame left or the packet [`MAX_FRAMES`]; it then holds a part of the bytes.
     pub fn append(&mut self, bytes: &[u8], pool: &mut Pool) -> Result<(), NoRoom> {
-        let last = self.rest.as_mut().map_or(Some(&mut self.head), |chain| chain.last_whole());
-        let room = last.map_or(0, |last| FRAME_SIZE - last.start() - last.len());
+        let last = self.rest.as_ref().map_or(Some(&self.head), |chain| chain.segments.last());
+        let room = last.map_or(0, Segment::room);
         let (now, later) = bytes.split_at(room.min(bytes.len()));
         if !now.is_empty() {
             self.extend_from_slice(now)?;
@@ -329,17 +249,17 @@ impl Packet {
         if chain.segments.is_full() {
             return Err(part);
         }
-        chain.push_part(part);
+        chain.push(part.into_segment());
         Ok(())
     }
 
-    /// Appends the frame of another packet, which has only that one, without its first `n` bytes.
+    /// Appends the frame of another packet, which has only that one, whoever keeps it, without its first `n` bytes.
     ///
     /// # Errors
     /// The other packet when it has more frames or fewer bytes, or when this one has [`MAX_FRAMES`] already.
     #[inline]
     pub fn append_rest(&mut self, other: Self, n: usize, pool: &mut Pool) -> Result<(), Self> {
-        if !other.is_single() || other.head.len() < n || self.frames() == MAX_FRAMES {
+        if other.frames() > 1 || other.head.len() < n || self.frames() == MAX_FRAMES {
             return Err(other);
         }
         let chain = self.rest.get_or_insert_with(|| pool.take_chain());
@@ -350,7 +270,7 @@ impl Packet {
 
     /// Gives out what it is made of in order, for lending it piece by piece.
     pub fn into_pieces(self, pool: &mut Pool, mut each: impl FnMut(Piece, &mut Pool)) {
-        each(Piece::Whole(self.head), pool);
+        each(self.head.into(), pool);
         if let Some(mut chain) = self.rest {
             for piece in chain.drain() {
                 each(piece, pool);
@@ -359,13 +279,13 @@ impl Packet {
         }
     }
 
-    /// Whether all bytes are in the first frame.
+    /// Whether it is one frame, which nobody else keeps.
     #[inline]
     pub fn is_single(&self) -> bool {
-        self.rest.is_none()
+        self.rest.is_none() && !self.head.is_part()
     }
 
-    /// The packet's only segment; the packet itself when it has several.
+    /// The packet's only segment; the packet itself when it has several, or somebody else keeps the frame.
     ///
     /// # Errors
     /// The packet.
@@ -383,20 +303,15 @@ impl Packet {
     /// The segment of a packet that is known to have one alone: of another one the others would be lost.
     #[inline]
     fn into_only_segment(self) -> Segment {
-        debug_assert!(self.is_single(), "frames are lost");
+        debug_assert!(self.rest.is_none(), "frames are lost");
         // There is none, and nothing to look at.
         std::mem::forget(self.rest);
         self.head
     }
 
-    /// Its frame.
+    /// The frame of one that is [single](Packet::is_single).
     #[inline]
     pub(crate) fn into_only_frame(self) -> Frame {
         self.into_only_segment().into_frame()
-    }
-
-    #[inline]
-    pub(crate) fn into_frames(self) -> (Frame, Option<Box<Chain>>) {
-        (self.head.into_frame(), self.rest)
     }
 }

@@ -103,7 +103,8 @@ impl Pool {
     }
 
     /// Ends a part. The last one of a frame that nobody keeps any more gives it back.
-    #[inline]
+    // Apart, so that who gives back whole frames does not carry it along.
+    #[inline(never)]
     pub fn give_part(&mut self, part: Part) {
         if let Some(frame) = part.end(self.arena) {
             self.give(frame);
@@ -131,11 +132,14 @@ impl Pool {
     /// Takes back all frames of a packet.
     #[inline]
     pub fn give_packet(&mut self, packet: Packet) {
-        let (head, rest) = packet.into_frames();
-        self.give(head);
-        if let Some(chain) = rest {
-            self.give_chain(chain);
+        if packet.is_single() {
+            return self.give(packet.into_only_frame());
         }
+        self.give_pieces(packet);
+    }
+
+    fn give_pieces(&mut self, packet: Packet) {
+        packet.into_pieces(self, |piece, pool| pool.give_piece(piece));
     }
 
     /// Takes back all frames of all packets in the batch and leaves it empty.
@@ -152,16 +156,6 @@ impl Pool {
 
     pub(crate) fn take_chain(&mut self) -> Box<Chain> {
         self.chains.pop().unwrap_or_default()
-    }
-
-    #[cold]
-    fn give_chain(&mut self, mut chain: Box<Chain>) {
-        if let Some(segments) = chain.drain_whole() {
-            segments.for_each(|segment| self.give(segment.into_frame()));
-        } else {
-            chain.drain().for_each(|piece| self.give_piece(piece));
-        }
-        self.keep_chain(chain);
     }
 
     /// Takes back an empty chain's box.

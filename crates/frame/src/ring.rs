@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 use std::mem::MaybeUninit;
 
-use crate::{Arena, Batch, Frame, Packet, Part, Piece, Pool, Segment};
+use crate::{Arena, Batch, Frame, Packet, Part, Piece, Pool};
 
 /// The frames that one ring has lent to a NIC, the oldest first.
 ///
@@ -81,11 +81,10 @@ impl RingLedger {
         }
     }
 
-    #[cold]
     fn lend_part(&mut self, part: Part) -> usize {
         let offset = self.arena.offset(part.frame());
         // It is a part until its place is certain: who drops it before gives no frame a second owner.
-        self.next_place().write(part.into_segment().into_frame());
+        self.next_place().write(part.into_frame());
         self.parts.push_back(self.next);
         self.next = self.next.wrapping_add(1);
         offset
@@ -113,13 +112,12 @@ impl RingLedger {
     }
 
     /// Takes back the oldest frame, or a part of it, and gives it to `pool`; false when there is none.
-    #[cold]
     fn give_oldest(&mut self, pool: &mut Pool) -> bool {
         let is_part = self.parts.pop_front_if(|number| *number == self.oldest).is_some();
         let Some(frame) = self.take_oldest() else { return false };
         if is_part {
             // SAFETY: `lend_part` has noted the number of the place in which it put a part's frame.
-            pool.give_part(unsafe { Part::from_segment(Segment::received(frame, 0)) });
+            pool.give_part(unsafe { Part::of(frame) });
         } else {
             pool.give(frame);
         }

@@ -11,7 +11,8 @@ use proptest::prelude::*;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Keep,
+    /// With so many bytes in front.
+    Keep(usize),
     Write(usize),
     /// Of which frames, and how much of what was written.
     Send {
@@ -20,6 +21,10 @@ enum Step {
         start: usize,
         len: usize,
     },
+    /// One of them as it is, with so many bytes of headers.
+    SendWhole(usize, usize),
+    /// The packet's own bytes.
+    Edit(usize, u8),
     Truncate(usize, usize),
     Give(usize),
     GiveElsewhere(usize),
@@ -35,10 +40,12 @@ enum Step {
 fn step() -> impl Strategy<Value = Step> {
     let n = 0..1000_usize;
     prop_oneof![
-        3 => Just(Step::Keep),
+        3 => prop_oneof![Just(0_usize), 1..900_usize].prop_map(Step::Keep),
         3 => (0..900_usize).prop_map(Step::Write),
         6 => (n.clone(), 1..5_usize, n.clone(), 1..900_usize)
             .prop_map(|(from, parts, start, len)| Step::Send { from, parts, start, len }),
+        4 => (n.clone(), 0..400_usize).prop_map(|(which, headers)| Step::SendWhole(which, headers)),
+        2 => (n.clone(), any::<u8>()).prop_map(|(which, byte)| Step::Edit(which, byte)),
         1 => (n.clone(), 0..3000_usize).prop_map(|(which, len)| Step::Truncate(which, len)),
         2 => n.clone().prop_map(Step::Give),
         1 => n.clone().prop_map(Step::GiveElsewhere),
@@ -78,10 +85,12 @@ impl World {
 
     fn run(&mut self, step: Step) {
         match step {
-            Step::Keep => self.kept.extend(self.pool.take().map(|frame| (Kept::new(frame), 0))),
+            Step::Keep(front) => {
+                self.kept.extend(self.pool.take().map(|frame| (Kept::behind(frame, front), 0)));
+            }
             Step::Write(n) => {
                 let Some((kept, written)) = self.kept.last_mut() else { return };
-                let n = n.min(FRAME_SIZE - *written);
+                let n = n.min(kept.bytes_mut(*written).len());
                 for byte in &mut kept.bytes_mut(*written)[..n] {
                     self.next = self.next.wrapping_mul(5).wrapping_add(1);
                     *byte = self.next;
@@ -89,6 +98,17 @@ impl World {
                 *written += n;
             }
             Step::Send { from, parts, start, len } => self.send(from, parts, start, len),
+            Step::SendWhole(which, headers) => self.send_whole(which, headers),
+            Step::Edit(which, byte) => {
+                if self.packets.is_empty() {
+                    return;
+                }
+                let n = which % self.packets.len();
+                let (packet, bytes) = &mut self.packets[n];
+                let own = packet.head_mut();
+                own.fill(byte);
+                bytes[..own.len()].fill(byte);
+            }
             Step::Truncate(which, len) => {
                 if self.packets.is_empty() {
                     return;
@@ -129,6 +149,27 @@ impl World {
         }
     }
 
+    fn send_whole(&mut self, which: usize, headers: usize) {
+        if self.kept.is_empty() {
+            return;
+        }
+        let n = which % self.kept.len();
+        let (kept, written) = &mut self.kept[n];
+        let front = kept.front_mut();
+        let (fresh, room) = (!front.is_empty(), front.len());
+        front.fill(0x77);
+        let Some(mut packet) = kept.packet(headers, *written) else {
+            assert!(!fresh || headers > room);
+            return;
+        };
+        assert!(headers <= room && kept.front_mut().is_empty() && kept.bytes_mut(*written).is_empty());
+        assert!(kept.packet(0, 0).is_none(), "it is one packet");
+        let bytes = [&vec![0x77; headers], &kept.bytes()[..*written]].concat();
+        assert_eq!((packet.is_single(), packet.frames(), packet.head_mut().len()), (false, 1, headers));
+        assert_eq!((packet.extend_from_slice(b"x"), packet.set_len(0)), (Err(NoRoom), Err(NoRoom)));
+        self.packets.push((packet, bytes));
+    }
+
     fn send(&mut self, from: usize, parts: usize, start: usize, len: usize) {
         let Some(frame) = self.pool.take() else { return };
         let mut packet = Packet::from_segment(Segment::new(frame, HEADROOM, 0).unwrap());
@@ -140,7 +181,8 @@ impl World {
             let (start, end) = (start.min(*written), (start + len).min(*written));
             let part = kept.part(start, end - start).unwrap();
             bytes.extend_from_slice(part.bytes());
-            assert_eq!((part.start(), part.len()), (start, end - start));
+            let front = FRAME_SIZE - kept.bytes().len();
+            assert_eq!((part.start(), part.len()), (front + start, end - start));
             packet.push_part(part, &mut self.pool).unwrap();
             // Nothing is ever written behind what is somebody else's.
             assert_eq!(packet.extend_from_slice(b"x"), Err(NoRoom));
@@ -221,20 +263,29 @@ fn parts_end_on_other_cores() {
     let rounds = if cfg!(miri) { 20 } else { 20_000_u32 };
     let reader = std::thread::spawn(move || {
         let mut pool = arena.pool(0).unwrap();
-        for packet in receiver {
-            let bytes = packet.slices().nth(1).unwrap();
-            assert!(bytes.iter().all(|byte| *byte == bytes[0]));
+        for mut packet in receiver {
+            let bytes =
+                if packet.frames() == 1 { &packet.head()[40..] } else { packet.slices().nth(1).unwrap() };
+            assert!(bytes.len() == 100 && bytes.iter().all(|byte| *byte == bytes[0]));
+            packet.head_mut().fill(0xee);
             pool.give_packet(packet);
         }
     });
     for round in 0..rounds {
-        let mut kept = Kept::new(pool.take().unwrap());
-        kept.bytes_mut(0)[..100].fill(round.to_le_bytes()[0]);
-        let mut packet = Packet::new(pool.take().unwrap());
-        packet.push_part(kept.part(0, 100).unwrap(), &mut pool).unwrap();
-        sender.send(packet).unwrap();
-        // The owner goes on writing where nobody reads.
-        kept.bytes_mut(100).fill(0xff);
+        let mut kept = Kept::behind(pool.take().unwrap(), 300);
+        let byte = round.to_le_bytes()[0];
+        kept.bytes_mut(0)[..100].fill(byte);
+        if round % 2 == 0 {
+            sender.send(kept.packet(40, 100).unwrap()).unwrap();
+            // The owner goes on reading while the headers are changed.
+            assert!(kept.bytes()[..100].iter().all(|there| *there == byte));
+        } else {
+            let mut packet = Packet::new(pool.take().unwrap());
+            packet.push_part(kept.part(0, 100).unwrap(), &mut pool).unwrap();
+            sender.send(packet).unwrap();
+            // The owner goes on writing where nobody reads.
+            kept.bytes_mut(100).fill(0xff);
+        }
         pool.give_kept(kept);
     }
     drop(sender);

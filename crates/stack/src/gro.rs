@@ -146,7 +146,7 @@ impl Open {
         let (Some(ours), Some(theirs)) = (ours, theirs) else { return false };
         if self.closed
             || packet.head().len() != payload + self.size
-            || !packet.is_single()
+            || packet.frames() > 1
             || packet.offload.segmentation().is_some()
             || packet.offload.vlan() != first.offload.vlan()
             || !self.has_room_for(self.size)
@@ -229,7 +229,7 @@ pub(crate) fn coalesce(batch: &mut Batch, ethernet: bool, ours: impl Fn(Address)
 /// piece, no padding, nothing put together already.
 #[inline]
 fn look(packet: &Packet, ethernet: bool) -> Option<Seen> {
-    if packet.len() < SHORT || !packet.is_single() || packet.offload.segmentation().is_some() {
+    if packet.len() < SHORT || packet.frames() > 1 || packet.offload.segmentation().is_some() {
         return None;
     }
     let head = packet.head();

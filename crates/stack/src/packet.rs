@@ -28,7 +28,7 @@ pub(crate) fn slices(packet: &Packet, range: std::ops::Range<usize>) -> impl Ite
 /// Adds bytes `range` of a packet to a sum.
 #[inline(always)]
 pub(crate) fn sum(start: Sum, packet: &Packet, range: std::ops::Range<usize>) -> Sum {
-    if packet.is_single() {
+    if packet.frames() == 1 {
         // A range beyond the packet is no packet we made or checked; it sums as wrong.
         return start.bytes(packet.head().get(range).unwrap_or_default());
     }

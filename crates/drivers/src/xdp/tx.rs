@@ -163,7 +163,7 @@ impl Tx {
     #[inline]
     fn is_sendable(&self, packet: &Packet) -> bool {
         (MIN_LEN..=self.parts.max_len).contains(&packet.len())
-            && (packet.is_single() || self.is_sendable_chain(packet))
+            && (packet.frames() == 1 || self.is_sendable_chain(packet))
     }
 
     #[cold]

@@ -1,6 +1,6 @@
 //! What programs do with connections.
 
-use bywash_frame::Pool;
+use bywash_frame::{FRAME_SIZE, Pool};
 
 use super::congestion::Congestion;
 use super::connection::{Connection, NEVER};
@@ -8,6 +8,7 @@ use super::facts::{
     ACK_NOW, ANSWERS, AWAITS_MORE, CORK, DIRTY, FIN_WANTED, MORE_FOLLOWS, NODELAY, RELEASED, SQUEEZED,
     TOLD_READABLE, WANTS_ROOM,
 };
+use super::send_buffer::Shape;
 use super::seq::Seq;
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, ListenerId, Tcp};
@@ -67,16 +68,30 @@ impl Tcp {
         bytes: &[u8],
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
+        self.send_piece(id, (bytes, false), cx)
+    }
+
+    /// Queues bytes that more will follow, or not.
+    #[inline]
+    fn send_piece(
+        &mut self,
+        id: ConnectionId,
+        (bytes, more): (&[u8], bool),
+        cx: &mut Context<'_>,
+    ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
         let room = connection.send_room().min(bytes.len());
-        let written = connection.send.write(&bytes[..room], cx.share, cx.pool);
+        // A short piece that nothing follows is a message, whose segment is copied.
+        let short = bytes.len() < FRAME_SIZE / 2 && !more;
+        let shape = if short { Shape::FULL } else { connection.shape() };
+        let written = connection.send.write(&bytes[..room], shape, cx.share, cx.pool);
         connection.facts.remove(MORE_FOLLOWS.with(AWAITS_MORE));
         self.queued(id, written < bytes.len());
         Ok(written)
     }
 
     fn send_part(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
-        let written = self.send(id, bytes, cx)?;
+        let written = self.send_piece(id, (bytes, true), cx)?;
         let connection = &mut self.connections[id.index];
         connection.facts.add(MORE_FOLLOWS.with(AWAITS_MORE));
         Ok(written)
@@ -90,8 +105,8 @@ impl Tcp {
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
-        let (mut ended, room) = (false, connection.send_room());
-        let written = connection.send.fill(room, cx.share, cx.pool, |place| {
+        let (mut ended, room, shape) = (false, connection.send_room(), connection.shape());
+        let written = connection.send.fill(room, shape, cx.share, cx.pool, |place| {
             let n = write(place).min(place.len());
             ended = n < place.len();
             n
@@ -129,10 +144,10 @@ impl Tcp {
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
-        let (room, mut written) = (connection.send_room(), 0);
+        let (room, shape, mut written) = (connection.send_room(), connection.shape(), 0);
         for piece in pieces {
             let wanted = piece.len().min(room - written);
-            let taken = connection.send.write(&piece[..wanted], cx.share, cx.pool);
+            let taken = connection.send.write(&piece[..wanted], shape, cx.share, cx.pool);
             written += taken;
             if taken < piece.len() {
                 break;

@@ -601,7 +601,7 @@ impl Connection {
     /// may have one frame, so that those who are read go on.
     #[inline]
     fn takes_more(&self, packet: &Packet, cx: &Context<'_>) -> bool {
-        (packet.is_single() && self.has_one(cx)) || cx.share.takes(packet.frames() * FRAME_SIZE)
+        (packet.frames() == 1 && self.has_one(cx)) || cx.share.takes(packet.frames() * FRAME_SIZE)
     }
 
     /// Whether a frame may be kept whatever others hold.
@@ -615,7 +615,7 @@ impl Connection {
     /// alone.
     #[cold]
     fn take_less(&mut self, start: usize, len: usize, packet: Packet, cx: &mut Context<'_>) {
-        let may = !packet.is_single() && self.has_one(cx);
+        let may = packet.frames() > 1 && self.has_one(cx);
         let Some(frame) = may.then(|| cx.pool.take()).flatten() else { return self.refuse(packet, cx) };
         let (mut first, len) = (Packet::new(frame), len.min(FRAME_DATA));
         let copied = slices(&packet, start..start + len).try_for_each(|slice| first.extend_from_slice(slice));

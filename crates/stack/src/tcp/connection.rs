@@ -16,7 +16,7 @@ use super::records::Records;
 use super::rtt::{HeardRtt, Rtt, RttRound};
 use super::scoreboard::Scoreboard;
 use super::seldom::Seldom;
-use super::send_buffer::SendBuffer;
+use super::send_buffer::{SendBuffer, Shape};
 use super::seq::Seq;
 use super::state::{Cause, State};
 use super::undo::Undo;
@@ -403,6 +403,17 @@ impl Connection {
         matches!(self.state, State::Closing | State::LastAck)
             && self.facts.any(FIN_SENT)
             && self.send.len() == 0
+    }
+
+    /// How what the program sends is to lie in a send buffer that is empty. What a port cuts it sums, and takes in long parts.
+    #[inline]
+    pub(super) fn shape(&self) -> Shape {
+        match self.way.as_ref().map(|way| way.offloads) {
+            Some(offloads) if !offloads.segmentation => {
+                Shape::of_segments(self.window.mss(), offloads.checksum)
+            }
+            _ => Shape::FULL,
+        }
     }
 
     /// Bytes of the send buffer that the program may fill.

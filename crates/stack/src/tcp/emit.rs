@@ -3,7 +3,7 @@
 use std::num::NonZeroU8;
 
 use bywash_frame::{
-    Checksum, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Packet, Segment, Segmentation, SegmentationKind,
+    Checksum, FRAME_DATA, FRAME_SIZE, Frame, HEADROOM, Kept, Packet, Segment, Segmentation, SegmentationKind,
 };
 use bywash_wire::checksum::Sum;
 use bywash_wire::{
@@ -18,7 +18,7 @@ use super::facts::{
 };
 use super::listen::offered_segment;
 use super::receive_buffer::length;
-use super::send_buffer::SendBuffer;
+use super::send_buffer::{FRONT, SendBuffer};
 use super::seq::Seq;
 use super::way::{HEADERS, Way};
 use crate::Flow;
@@ -272,14 +272,9 @@ impl Connection {
         way.put(before, self.limits.traffic_class & !3 | ect, said);
         let (front, offload, pseudo) = (way.transport(), way.offloads.checksum, way.pseudo(said));
         let (common, mut from, mut sent) = (pseudo.with(sum), (seq - self.base()) as usize, 0);
-        let together = self.together();
+        let (together, whole) = (self.together(), self.send.first_whole(from, mss as usize));
         let mut place = 0;
         while sent < count {
-            let Some(mut frame) = cx.pool.take() else { break };
-            let place_of_headers = headers_of(frame.bytes_mut());
-            // In one piece: two copies would be made in many more.
-            *place_of_headers = template;
-            let (_, tcp) = split(place_of_headers);
             let at = seq + sent * mss;
             header.sequence = at.0.into();
             place += 1;
@@ -289,15 +284,43 @@ impl Connection {
             if last {
                 place = 0;
             }
-            let sum = put(&header, tcp, common);
-            let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
-            let sum = copy(&self.send, from, &mut bytes[headers..], sum, offload);
-            put_checksum(bytes, if offload { pseudo.partial() } else { sum.checksum() });
-            match way.place(cx.out) {
-                Some(place) => place.put(single(frame, front, length, offload)),
-                None => {
-                    let packet = single(frame, front, length, offload);
-                    way.send(packet, self.flow.remote, cx.out, cx.pool);
+            // A frame of the send buffer that has the segment alone is sent as it is, with headers in front.
+            if let Some(number) = whole
+                && let Some((frame, known)) = self.send.whole_frame(number + sent as usize)
+            {
+                let payload = match known {
+                    _ if offload => Sum::new(),
+                    Some(sum) => sum,
+                    None => Sum::new().bytes(&frame.bytes()[..mss as usize]),
+                };
+                let tcp = fill_front(frame, &template, headers);
+                let sum = put(&header, tcp, common).with(payload);
+                put_checksum(tcp, if offload { pseudo.partial() } else { sum.checksum() });
+                match way.place(cx.out) {
+                    Some(place) => {
+                        place.put(lent(frame, front + headers, mss as usize, offload.then_some(front)))
+                    }
+                    None => {
+                        let packet = lent(frame, front + headers, mss as usize, offload.then_some(front));
+                        way.send(packet, self.flow.remote, cx.out, cx.pool);
+                    }
+                }
+            } else {
+                let Some(mut frame) = cx.pool.take() else { break };
+                let place_of_headers = headers_of(frame.bytes_mut());
+                // In one piece: two copies would be made in many more.
+                *place_of_headers = template;
+                let (_, tcp) = split(place_of_headers);
+                let sum = put(&header, tcp, common);
+                let bytes = &mut frame.bytes_mut()[HEADROOM..][..length];
+                let sum = copy(&self.send, from, &mut bytes[headers..], sum, offload);
+                put_checksum(bytes, if offload { pseudo.partial() } else { sum.checksum() });
+                match way.place(cx.out) {
+                    Some(place) => place.put(single(frame, front, length, offload)),
+                    None => {
+                        let packet = single(frame, front, length, offload);
+                        way.send(packet, self.flow.remote, cx.out, cx.pool);
+                    }
                 }
             }
             (from, sent) = (from + mss as usize, sent + 1);
@@ -475,11 +498,49 @@ fn split(headers: &mut [u8; HEADERS + LONGEST]) -> (&mut [u8; HEADERS], &mut [u8
     }
 }
 
+/// Puts all headers in front of the bytes of a frame that may be a packet, and returns the place of the last `tcp` bytes of them, which
+/// are TCP's.
+#[inline]
+fn fill_front<'a>(frame: &'a mut Kept, headers: &[u8; HEADERS + LONGEST], tcp: usize) -> &'a mut [u8] {
+    const PLAIN: usize = HEADERS + TCP_HEADER;
+    const STAMPED: usize = PLAIN + STAMPS;
+    let Some(front) = frame.front_mut().first_chunk_mut::<FRONT>() else {
+        unreachable!("it has been looked at")
+    };
+    // Those of most segments in one piece.
+    match HEADERS + tcp {
+        PLAIN => copy_array::<PLAIN>(headers, front),
+        STAMPED => copy_array::<STAMPED>(headers, front),
+        all => front[FRONT - all..].copy_from_slice(&headers[..all]),
+    }
+    &mut front[FRONT - tcp..]
+}
+
+/// Copies the first `N` bytes to the end of the place.
+#[inline(always)]
+fn copy_array<const N: usize>(headers: &[u8; HEADERS + LONGEST], front: &mut [u8; FRONT]) {
+    if let (Some(from), Some(to)) = (headers.first_chunk::<N>(), front.last_chunk_mut()) {
+        *to = *from;
+    }
+}
+
 /// A whole segment as a packet, which the port sums or nobody has to.
 #[inline(always)]
 fn single(frame: Frame, front: usize, length: usize, offload: bool) -> Packet {
     let mut packet = headed(frame, front, length);
     if offload {
+        packet.offload.set_checksum(left_to_port(front));
+    }
+    packet
+}
+
+/// The same of a frame of the send buffer, which may be one.
+#[inline(always)]
+fn lent(frame: &mut Kept, headers: usize, len: usize, front: Option<usize>) -> Packet {
+    let packet = frame.packet(headers, len);
+    let mut packet =
+        packet.unwrap_or_else(|| unreachable!("it has room in front, and has not been a packet"));
+    if let Some(front) = front {
         packet.offload.set_checksum(left_to_port(front));
     }
     packet
@@ -494,10 +555,10 @@ fn headed(frame: Frame, front: usize, length: usize) -> Packet {
 
 /// Writes TCP's header in its place, and adds it to a sum.
 #[inline(always)]
-fn put(header: &TcpHeader, place: &mut [u8; LONGEST], sum: Sum) -> Sum {
+fn put(header: &TcpHeader, place: &mut [u8], sum: Sum) -> Sum {
     match place.first_chunk_mut() {
         Some(place) => header.put(place, sum),
-        None => unreachable!("the longest header is longer than the shortest"),
+        None => unreachable!("no header is shorter"),
     }
 }
 
@@ -546,5 +607,6 @@ fn put_checksum(segment: &mut [u8], checksum: u16) {
     }
 }
 
+const _: () = assert!(FRONT >= HEADERS + LONGEST, "all headers fit in front of what is kept");
 const _: () = assert!(HEADROOM >= HEADERS, "link and IP headers fit in front");
 const _: () = assert!(FRAME_DATA >= LONGEST, "TCP's header fits in a frame");

@@ -20,6 +20,7 @@ use super::listen::{HalfOpen, default_mss};
 use super::open::source;
 use super::receive_buffer::length;
 use super::segment::Segment;
+use super::send_buffer::Shape;
 use super::seq::Seq;
 use super::{CloseReason, ConnectionId, Entry, Limits, ListenerId, Tcp, TcpError};
 use crate::fast_open::{FastOpenClient, FastOpenFailure, FastOpenKeys, FastOpenServer, Known};
@@ -166,7 +167,7 @@ impl Connection {
             self.set_mss(server.mss.unwrap_or(self.path_mss));
             let room = (self.window.mss() as usize).saturating_sub(TCP_OPTIONS).min(self.send_room());
             let data = &first.data[..room.min(first.data.len())];
-            opening.data = length(self.send.write(data, cx.share, cx.pool));
+            opening.data = length(self.send.write(data, Shape::FULL, cx.share, cx.pool));
         } else {
             self.fast_open_failed = Some(FastOpenFailure::NoCookie);
         }

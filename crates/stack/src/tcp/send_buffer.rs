@@ -1,19 +1,71 @@
 //! Bytes that wait to be sent or acknowledged, in frames: what is sent once more is found by division. Packets carry copies of
-//! them, or parts of the frames themselves.
+//! them, or parts of the frames themselves, or are these frames with headers in front.
 
-use bywash_frame::{FRAME_SIZE, Kept, NoRoom, Packet, Pool, copy};
+use bywash_frame::{FRAME_SIZE, HEADROOM, Kept, MAX_FRAMES, NoRoom, Packet, Pool, copy};
+use bywash_wire::checksum::Sum;
 
 use super::receive_buffer::length;
 use crate::queue::Queue;
 use crate::stack::Share;
 
-/// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / FRAME_SIZE`.
-#[derive(Debug, Default)]
+/// How bytes lie in the frames of a buffer, from the first byte that comes to an empty one on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Bytes of each frame.
+    room: u16,
+    /// Whether their checksum is made while they are copied.
+    sums: bool,
+}
+
+/// Bytes in front of those of a frame that has room for headers: a packet begins there that begins where others do, and they begin
+/// with a line of the cache.
+pub(super) const FRONT: usize = HEADROOM + 64;
+
+/// Fewest bytes of a frame with room for headers: frames are short when half of each is wasted. And most.
+#[expect(clippy::cast_possible_truncation, reason = "places in a frame")]
+const FEWEST: u32 = FRAME_SIZE as u32 / 2;
+#[expect(clippy::cast_possible_truncation, reason = "places in a frame")]
+const MOST: u32 = (FRAME_SIZE - FRONT) as u32;
+
+impl Shape {
+    /// Frames are filled.
+    #[expect(clippy::cast_possible_truncation, reason = "2304")]
+    pub(super) const FULL: Self = Self { room: FRAME_SIZE as u16, sums: false };
+
+    /// Each frame has a segment of so many bytes, and room for headers in front: it can go out as it is. A port may make checksums
+    /// of packets.
+    #[inline]
+    pub(super) fn of_segments(size: u32, summed_by_port: bool) -> Self {
+        if size.wrapping_sub(FEWEST) > MOST - FEWEST {
+            return Self::FULL;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "no more than a frame has")]
+        let room = size as u16;
+        Self { room, sums: !summed_by_port }
+    }
+}
+
+/// Bytes that are put aside in front of each frame's `room`.
+#[inline]
+fn front_of(room: usize) -> usize {
+    if room == FRAME_SIZE { 0 } else { FRONT }
+}
+
+/// A queue of bytes. All frames but the last are full, so byte `n` lies in frame `(front + n) / room`.
+#[derive(Debug)]
 pub(super) struct SendBuffer {
     frames: Queue<Kept>,
     /// Bytes of the first frame that are gone.
-    front: u32,
+    front: u16,
+    /// Bytes of each frame.
+    room: u16,
     len: u32,
+}
+
+impl Default for SendBuffer {
+    fn default() -> Self {
+        Self { frames: Queue::default(), front: 0, room: Shape::FULL.room, len: 0 }
+    }
 }
 
 impl SendBuffer {
@@ -21,11 +73,16 @@ impl SendBuffer {
         self.len as usize
     }
 
+    #[inline]
+    fn room(&self) -> usize {
+        self.room.into()
+    }
+
     /// The number of the frame in which byte `n` lies, and where in it.
     #[inline]
     fn place(&self, n: usize) -> (usize, usize) {
-        let n = self.front as usize + n;
-        (n / FRAME_SIZE, n % FRAME_SIZE)
+        let (n, room) = (u32::from(self.front) + length(n), u32::from(self.room));
+        ((n / room) as usize, (n % room) as usize)
     }
 
     /// How many of `len` bytes from `from` on there are.
@@ -39,26 +96,44 @@ impl SendBuffer {
         self.frames.len() * FRAME_SIZE
     }
 
-    /// Appends bytes and says how many: fewer when frames run out, or those of all send buffers.
+    /// Most bytes that a packet can carry in parts of the frames.
+    pub(super) fn most_in_parts(&self) -> u32 {
+        // Behind the headers; and the first part may be the end of a frame.
+        length(MAX_FRAMES - 2) * u32::from(self.room)
+    }
+
+    /// Appends bytes and says how many: fewer when frames run out, or those of all send buffers. The shape is for a buffer that has
+    /// none yet.
     #[inline]
-    pub(super) fn write(&mut self, mut bytes: &[u8], share: &mut Share, pool: &mut Pool) -> usize {
-        if self.len == 0 && (1..=FRAME_SIZE).contains(&bytes.len()) {
-            return self.write_first(bytes, pool);
+    pub(super) fn write(
+        &mut self,
+        mut bytes: &[u8],
+        shape: Shape,
+        share: &mut Share,
+        pool: &mut Pool,
+    ) -> usize {
+        if self.len == 0 && (1..usize::from(shape.room)).contains(&bytes.len()) {
+            return self.write_first(bytes, shape, pool);
         }
-        self.fill(bytes.len(), share, pool, |place| {
+        self.append(bytes.len(), shape, share, pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
-            copy(now, place);
             bytes = later;
-            now.len()
+            if shape.sums {
+                return (now.len(), Some(Sum::new().copied(now, &mut place[..now.len()])));
+            }
+            copy(now, place);
+            (now.len(), None)
         })
     }
 
-    /// Writes to a buffer that has no frame yet, at most a frame of bytes: a message, nearly always.
+    /// Writes to a buffer that has no frame yet less than a frame of bytes: a message, nearly always.
     #[inline]
-    fn write_first(&mut self, bytes: &[u8], pool: &mut Pool) -> usize {
+    fn write_first(&mut self, bytes: &[u8], shape: Shape, pool: &mut Pool) -> usize {
         let Some(mut frame) = pool.take() else { return 0 };
-        copy(bytes, frame.bytes_mut());
-        self.frames.push_made(|| Kept::new(frame));
+        self.room = shape.room;
+        let front = front_of(self.room());
+        copy(bytes, &mut frame.bytes_mut()[front..]);
+        self.frames.push_made(|| Kept::behind(frame, front));
         self.len = length(bytes.len());
         bytes.len()
     }
@@ -69,24 +144,45 @@ impl SendBuffer {
     pub(super) fn fill(
         &mut self,
         most: usize,
+        shape: Shape,
         share: &mut Share,
         pool: &mut Pool,
         mut write: impl FnMut(&mut [u8]) -> usize,
     ) -> usize {
-        let mut done = 0;
-        let mut free = self.frames.len() * FRAME_SIZE - self.front as usize - self.len();
+        self.append(most, shape, share, pool, |place| (write(place), None))
+    }
+
+    /// The same; `write` may say what the bytes sum to as well.
+    #[inline]
+    fn append(
+        &mut self,
+        most: usize,
+        shape: Shape,
+        share: &mut Share,
+        pool: &mut Pool,
+        mut write: impl FnMut(&mut [u8]) -> (usize, Option<Sum>),
+    ) -> usize {
+        if self.len == 0 {
+            self.room = shape.room;
+        }
+        let (mut done, size) = (0, self.room());
+        let mut free = self.frames.len() * size - usize::from(self.front) - self.len();
         while done < most {
             if free == 0 {
                 let held = self.frames.len();
                 let granted = share.grants(held, pool);
                 let Some(frame) = granted.then(|| pool.take()).flatten() else { break };
-                self.frames.push_back(Kept::new(frame));
+                self.frames.push_back(Kept::behind(frame, front_of(size)));
                 share.queued += usize::from(held > 0);
-                free = FRAME_SIZE;
+                free = size;
             }
             let Some(frame) = self.frames.back_mut() else { break };
             let room = (most - done).min(free);
-            let n = write(&mut frame.bytes_mut(FRAME_SIZE - free)[..room]).min(room);
+            let (n, sum) = write(&mut frame.bytes_mut(size - free)[..room]);
+            let n = n.min(room);
+            if n == free {
+                note_sum(frame, sum.filter(|_| n == size));
+            }
             (done, free) = (done + n, free - n);
             if n < room {
                 break;
@@ -99,10 +195,31 @@ impl SendBuffer {
         done
     }
 
+    /// The number of the frame that `len` bytes from `from` on fill, if that could be a packet.
+    pub(super) fn first_whole(&self, from: usize, len: usize) -> Option<usize> {
+        match self.place(from) {
+            (frame, 0) if len == self.room() && len < FRAME_SIZE => Some(frame),
+            _ => None,
+        }
+    }
+
+    /// The frame with a number, if it can be a packet: it is full, has [`FRONT`] bytes in front, and has not been one. With it goes what
+    /// its bytes sum to, if that is known.
+    #[inline]
+    pub(super) fn whole_frame(&mut self, frame: usize) -> Option<(&mut Kept, Option<Sum>)> {
+        if (frame + 1) * self.room() > usize::from(self.front) + self.len() {
+            return None;
+        }
+        let frame = self.frames.get_mut(frame)?;
+        let front = frame.front_mut().first_chunk::<FRONT>()?;
+        let noted = u32::from_ne_bytes(*front.last_chunk()?);
+        Some((frame, u16::try_from(noted).ok().map(|sum| Sum::new().word(sum))))
+    }
+
     /// Bytes `from..from + len`, if the buffer's only frame holds them: nearly every message.
     #[inline]
     pub(super) fn in_one_frame(&self, from: usize, len: usize) -> Option<&[u8]> {
-        self.frames.only()?.bytes().get(self.front as usize + from..)?.get(..len)
+        self.frames.only()?.bytes().get(usize::from(self.front) + from..)?.get(..len)
     }
 
     /// Bytes `from..from + len`, frame by frame.
@@ -113,7 +230,7 @@ impl SendBuffer {
             if left == 0 {
                 return None;
             }
-            let bytes = &self.frames[frame].bytes()[offset..];
+            let bytes = &self.frames[frame].bytes()[offset..self.room()];
             let slice = &bytes[..left.min(bytes.len())];
             (frame, offset, left) = (frame + 1, 0, left - slice.len());
             Some(slice)
@@ -129,8 +246,9 @@ impl SendBuffer {
         pool: &mut Pool,
     ) -> Result<(), NoRoom> {
         let (mut left, (mut frame, mut start)) = (self.within(from, len), self.place(from));
+        let room = self.room();
         while left > 0 {
-            let part = self.frames[frame].part(start, left.min(FRAME_SIZE - start)).ok_or(NoRoom)?;
+            let part = self.frames[frame].part(start, left.min(room - start)).ok_or(NoRoom)?;
             left -= part.len();
             if let Err(part) = packet.push_part(part, pool) {
                 pool.give_part(part);
@@ -157,16 +275,18 @@ impl SendBuffer {
 
     fn consume_part(&mut self, n: usize, share: &mut Share, pool: &mut Pool) {
         self.len -= length(n);
-        let mut front = self.front as usize + n;
-        while front >= FRAME_SIZE {
-            front -= FRAME_SIZE;
+        let mut front = usize::from(self.front) + n;
+        while front >= self.room() {
+            front -= self.room();
             // Another one is left, or all would be gone.
             if let Some(frame) = self.frames.pop_front() {
                 share.queued -= 1;
                 pool.give_kept(frame);
             }
         }
-        self.front = length(front);
+        #[expect(clippy::cast_possible_truncation, reason = "less than a frame has")]
+        let front = front as u16;
+        self.front = front;
     }
 
     /// Gives all frames back.
@@ -177,6 +297,14 @@ impl SendBuffer {
             pool.give_kept(frame);
         }
         (self.front, self.len) = (0, 0);
+    }
+}
+
+/// Notes in front of a frame's bytes what all of them sum to, where headers will be: nobody else has a place for it.
+#[inline]
+fn note_sum(frame: &mut Kept, sum: Option<Sum>) {
+    if let Some(place) = frame.front_mut().last_chunk_mut() {
+        *place = sum.map_or(u32::MAX, |sum| sum.partial().into()).to_ne_bytes();
     }
 }
 
@@ -193,23 +321,26 @@ mod tests {
         #[test]
         fn it_is_a_queue_of_bytes(
             steps in proptest::collection::vec((0usize..6000, 0usize..6000, any::<bool>()), 1..30),
+            size in prop_oneof![Just(1448u32), 1100..2100u32],
+            summed: bool,
         ) {
             let mut pool = Arena::new(vec![0; 1 << 20]).unwrap().pool(400).unwrap();
             let (mut buffer, mut share, mut model) = (SendBuffer::default(), Share::new(), VecDeque::<u8>::new());
+            let shape = Shape::of_segments(size, summed);
             let mut next = 0u8;
             for (write, consume, in_place) in steps {
                 let bytes: Vec<u8> = (0..write).map(|_| { next = next.wrapping_mul(5).wrapping_add(1); next }).collect();
                 let written = if in_place {
                     // A thousand bytes at most in each piece: in a longer one they are the last.
                     let mut at = 0;
-                    buffer.fill(write, &mut share, &mut pool, |place| {
+                    buffer.fill(write, shape, &mut share, &mut pool, |place| {
                         let n = place.len().min(1000).min(bytes.len() - at);
                         place[..n].copy_from_slice(&bytes[at..at + n]);
                         at += n;
                         n
                     })
                 } else {
-                    buffer.write(&bytes, &mut share, &mut pool)
+                    buffer.write(&bytes, shape, &mut share, &mut pool)
                 };
                 model.extend(&bytes[..written]);
                 let from = consume.min(model.len()) / 2;
@@ -234,14 +365,15 @@ mod tests {
             let mut buffers: Vec<SendBuffer> = (0..12).map(|_| SendBuffer::default()).collect();
             let mut left = most;
             for buffer in &mut buffers {
-                let frames = buffer.write(&[7; 400 * FRAME_SIZE], &mut share, &mut pool) / FRAME_SIZE;
+                let frames =
+                    buffer.write(&[7; 400 * FRAME_SIZE], Shape::FULL, &mut share, &mut pool) / FRAME_SIZE;
                 assert_eq!(frames, 1 + left.div_ceil(2));
                 left /= 2;
             }
             assert_eq!((left, share.queued), (0, most));
             // What one gives back another may have.
             buffers[0].clear(&mut share, &mut pool);
-            let more = buffers[11].write(&[7; 20 * FRAME_SIZE], &mut share, &mut pool);
+            let more = buffers[11].write(&[7; 20 * FRAME_SIZE], Shape::FULL, &mut share, &mut pool);
             assert_eq!(more, 20 * FRAME_SIZE);
             buffers.iter_mut().for_each(|buffer| buffer.clear(&mut share, &mut pool));
             assert_eq!((pool.free(), share.queued), (400, 0));

@@ -18,7 +18,11 @@ impl Connection {
         let mss = self.window.mss();
         // Two of them are in flight before the first is acknowledged.
         let half = self.window.congestion / (2 * mss);
-        (self.worth() / mss).max(self.limits.super_segment_min.into()).min(half).min(MOST / mss).max(1)
+        (self.worth() / mss)
+            .max(self.limits.super_segment_min.into())
+            .min(half)
+            .min(MOST.min(self.send.most_in_parts()) / mss)
+            .max(1)
     }
 
     /// Bytes that are worth leaving together.

@@ -43,5 +43,6 @@ mod timing;
 mod undo;
 mod urgent;
 mod waiting;
+mod whole_frames;
 mod windows;
 mod wire;
