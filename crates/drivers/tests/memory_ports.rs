@@ -103,7 +103,12 @@ fn null_takes_chains_and_counts_a_dry_pool() {
     let mut batch = Batch::new();
     for i in 0..1000 {
         let mut packet = numbered(&mut hoard, 1);
-        if i % 2 == 0 {
+        if i % 3 == 0 {
+            hoard.give_packet(packet);
+            let mut kept = Kept::behind(hoard.take().unwrap(), 300);
+            packet = kept.packet(8, 5).unwrap();
+            hoard.give_kept(kept);
+        } else if i % 3 == 1 {
             packet.push_segment(Segment::new(hoard.take().unwrap(), 0, 5).unwrap(), &mut hoard).unwrap();
         } else {
             let mut kept = Kept::new(hoard.take().unwrap());

@@ -138,8 +138,17 @@ fn a_receiving_ring_loses_no_frame_whatever_is_written_back() {
 
 /// A packet of some frames, which may want a tag or a checksum, and of which some may be kept by somebody else, once or several times.
 fn packet(frames: usize, length: usize, wish: u8, pool: &mut Pool) -> Option<Packet> {
-    let mut packet = Packet::new(pool.take()?);
-    packet.extend_from_slice(&vec![1; length]).unwrap();
+    let mut packet = if wish & 0x80 == 0 {
+        let mut packet = Packet::new(pool.take()?);
+        packet.extend_from_slice(&vec![1; length]).unwrap();
+        packet
+    } else {
+        let mut first = Kept::behind(pool.take()?, 300);
+        let headers = length.min(40);
+        let packet = first.packet(headers, length - headers).unwrap();
+        pool.give_kept(first);
+        packet
+    };
     let mut kept = Kept::new(pool.take()?);
     for i in 1..frames {
         if wish >> 2 & i.to_le_bytes()[0] != 0 {

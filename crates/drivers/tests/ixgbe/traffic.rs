@@ -1,7 +1,7 @@
 //! Packets through the NIC: order, sizes, chains, full rings, wake-ups, and what a batch costs in register accesses.
 
 use bywash_drivers::ixgbe::Settings;
-use bywash_drivers::port::frame::{Batch, Packet};
+use bywash_drivers::port::frame::{Batch, Kept, Packet};
 use bywash_drivers::port::{QueueCounters, RxQueue};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -86,6 +86,32 @@ fn an_empty_frame_within_a_packet_gets_no_descriptor() {
     }
     end.send([sent], &mut pool);
     assert_eq!(end.received(&mut pool), [wanted]);
+    end.close(&mut pool).unwrap();
+    assert_eq!(pool.free(), 4096);
+    no_violations(&world, 1);
+}
+
+#[test]
+fn a_frame_that_somebody_keeps_is_sent_as_it_is_and_stays_his() {
+    let world = world(1);
+    let (arena, mut pool) = memory(4096);
+    let mut end = end(&world, 0, &Settings { loopback: true, ..quiet() }, arena);
+    end.receive(0, &mut pool);
+    for round in 0..40 {
+        let (wanted, free) = (frame(round, 700), pool.free());
+        let mut kept = Kept::behind(pool.take().unwrap(), 300);
+        kept.bytes_mut(0)[..686].copy_from_slice(&wanted[14..]);
+        kept.front_mut().last_chunk_mut::<14>().unwrap().copy_from_slice(&wanted[..14]);
+        let packet = kept.packet(14, 686).unwrap();
+        end.send([packet], &mut pool);
+        assert_eq!(end.received(&mut pool), [&wanted[..]]);
+        assert_eq!(kept.bytes()[..686], wanted[14..]);
+        pool.give_kept(kept);
+        world.step();
+        end.tx[0].tx(&mut pool, &mut Batch::new());
+        end.tx[0].flush(&mut pool);
+        assert!(pool.free() + end.tx[0].in_flight() >= free, "round {round}");
+    }
     end.close(&mut pool).unwrap();
     assert_eq!(pool.free(), 4096);
     no_violations(&world, 1);

@@ -132,11 +132,10 @@ pub(crate) fn bytes(number: u64, len: usize) -> Vec<u8> {
 }
 
 /// As many frames as it takes, `per_frame` bytes in each. Each second one behind the first is a part of a frame that somebody else has
-/// kept.
+/// kept, and of every other length so is the first one, behind headers.
 pub(crate) fn packet(pool: &mut Pool, bytes: &[u8], per_frame: usize) -> Packet {
     let mut parts = bytes.chunks(per_frame);
-    let mut packet = Packet::new(pool.take().unwrap());
-    packet.extend_from_slice(parts.next().unwrap()).unwrap();
+    let mut packet = first(pool, parts.next().unwrap());
     for (i, part) in parts.enumerate() {
         let mut frame = pool.take().unwrap();
         frame.bytes_mut()[256..256 + part.len()].copy_from_slice(part);
@@ -148,6 +147,21 @@ pub(crate) fn packet(pool: &mut Pool, bytes: &[u8], per_frame: usize) -> Packet 
             pool.give_kept(kept);
         }
     }
+    packet
+}
+
+fn first(pool: &mut Pool, bytes: &[u8]) -> Packet {
+    if bytes.len() % 2 == 0 || bytes.len() > 1900 {
+        let mut packet = Packet::new(pool.take().unwrap());
+        packet.extend_from_slice(bytes).unwrap();
+        return packet;
+    }
+    let (headers, rest) = bytes.split_at(bytes.len().min(64));
+    let mut kept = Kept::behind(pool.take().unwrap(), 320);
+    kept.bytes_mut(0)[..rest.len()].copy_from_slice(rest);
+    let mut packet = kept.packet(headers.len(), rest.len()).unwrap();
+    packet.head_mut().copy_from_slice(headers);
+    pool.give_kept(kept);
     packet
 }
 

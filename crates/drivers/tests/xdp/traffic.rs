@@ -200,20 +200,21 @@ fn what_a_nic_would_do_is_done_before_sending() {
     let Some(cable) = cable(&PairOptions::default()) else { return };
     let mut line = Line::open(&cable, 256);
     let mut batch = Batch::new();
-    let mut partial = line.packet(&bytes(1, 100));
+    let mut partial = line.packet(&bytes(1, 101));
     partial.offload.set_checksum(Checksum::Partial { start: 34, offset: 6 });
     batch.push(partial);
-    let mut tagged = line.packet(&bytes(2, 1514));
+    let mut tagged = line.packet(&bytes(2, 1513));
     tagged.offload.set_vlan(Some(0x2007));
     batch.push(tagged);
     line.send(&mut batch);
 
-    let mut summed = bytes(1, 100);
-    let sum: u32 = summed[34..].as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum();
+    let mut summed = bytes(1, 101);
+    let word = |bytes: &[u8]| u32::from(bytes[0]) << 8 | u32::from(*bytes.get(1).unwrap_or(&0));
+    let sum: u32 = summed[34..].chunks(2).map(word).sum();
     let folded = (sum & 0xffff) + (sum >> 16);
     let sum = !u16::try_from((folded & 0xffff) + (folded >> 16)).unwrap();
     summed[40..42].copy_from_slice(&sum.to_be_bytes());
-    let mut with_tag = bytes(2, 1514);
+    let mut with_tag = bytes(2, 1513);
     with_tag.splice(12..12, [0x81, 0, 0x20, 7]);
     let got = line.receive(2);
     assert!(got == [summed, with_tag], "{got:?}");

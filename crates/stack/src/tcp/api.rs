@@ -443,7 +443,7 @@ impl Stack {
     }
 
     /// Queues bytes to be sent and says how many: fewer when the buffer is full, or those of all connections together hold as
-    /// much as they may, and then [`crate::Event::Writable`] follows. The first frame, 2048 bytes, is always for the connection itself.
+    /// much as they may, and then [`crate::Event::Writable`] follows. The first frame, which has a full segment at least, is always for the connection itself.
     ///
     /// # Errors
     /// [`TcpError::Closed`], [`TcpError::Shutdown`].
@@ -476,7 +476,8 @@ impl Stack {
     /// the other, which holds what it will, writes to its front and says how many bytes: fewer than all when there are no more.
     /// When it was never fewer, the buffer is full, and [`crate::Event::Writable`] follows.
     ///
-    /// Super-segments carry the bytes from there, without a copy. A segment that no port is to cut is copied, while its checksum is made.
+    /// Super-segments carry the bytes from there, without a copy. Where no port is to cut, full segments in a row go out in the
+    /// memory that was written, if each piece was filled; others are copied, while their checksum is made.
     ///
     /// # Errors
     /// [`TcpError::Closed`], [`TcpError::Shutdown`]: `write` was not called.
