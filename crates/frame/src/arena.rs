@@ -309,8 +309,8 @@ impl Arena {
 #[derive(Debug)]
 pub struct Frame(NonNull<u8>);
 
-// SAFETY: a frame is the only owner of its bytes, wherever it is; of a kept one others have parts, which they only read,
-// and which its owner writes no more.
+// SAFETY: a frame is the only owner of its bytes, wherever it is; of a kept one others have parts, which they only read, and which its
+// owner writes no more, or one of them has the bytes in front of what is kept, which nobody else reads.
 unsafe impl Send for Frame {}
 // SAFETY: `&Frame` only gives `&[u8]`.
 unsafe impl Sync for Frame {}

@@ -145,7 +145,8 @@ impl Batch {
         self.packets.drain(..n)
     }
 
-    /// Takes all packets out as their only segments; `None`, and nothing is taken, when one has several.
+    /// Takes all packets out as their only segments; `None`, and nothing is taken, when one has several, or somebody
+    /// else keeps its frame.
     #[inline]
     pub fn drain_single(&mut self) -> Option<impl ExactSizeIterator<Item = Segment> + '_> {
         // Looking at all of them is faster than stopping at the first.

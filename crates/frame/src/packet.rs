@@ -133,10 +133,11 @@ impl Packet {
         done
     }
 
-    /// Makes the packet `len` bytes long within its first frame, showing what lies there. For a packet of one frame.
+    /// Makes the packet `len` bytes long within its first frame, showing what lies there. For a
+    /// [single](Packet::is_single) packet.
     ///
     /// # Errors
-    /// [`NoRoom`] when the frame ends before, or when there are more frames.
+    /// [`NoRoom`] when the frame ends before, or when the packet is not single.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
         if self.is_single() { self.head.set_len(len) } else { Err(NoRoom) }
@@ -206,11 +207,11 @@ impl Packet {
         Ok(())
     }
 
-    /// Puts `n` bytes in front, from the headroom, and returns the new first frame's bytes. What the new bytes hold
+    /// Puts `n` bytes in front, from the headroom, and returns what [`Packet::head_mut`] then shows. What the new bytes hold
     /// is arbitrary.
     ///
     /// # Errors
-    /// [`NoRoom`] when the headroom is shorter.
+    /// [`NoRoom`] when the headroom is shorter, or when the packet begins behind the bytes that are its own.
     #[inline]
     pub fn push_front(&mut self, n: usize) -> Result<&mut [u8], NoRoom> {
         self.head.push_front(n)?;

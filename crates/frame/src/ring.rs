@@ -156,8 +156,8 @@ impl RingLedger {
     }
 
     /// Lends the only frames of packets from the front of `batch`: as many as there are packets, of `beside` and of places to
-    /// the last one, and up to the first packet that has several frames or that `fill` refuses, which is told where the
-    /// packet's frame lies in the arena. Returns how many.
+    /// the last one, and up to the first packet that is not [single](Packet::is_single) or that `fill` refuses, which is told where
+    /// the packet's frame lies in the arena. Returns how many.
     ///
     /// # Panics
     /// When a frame is another arena's. When `fill` does, the packets are lost.

@@ -86,11 +86,16 @@ impl Segment {
         unsafe { std::slice::from_raw_parts_mut(self.frame.first().add(self.start()), len) }
     }
 
+    /// Where in the frame of a part those bytes begin that are not its own.
+    #[inline]
+    fn kept_from(&self) -> usize {
+        (self.start >> PLACE).saturating_sub(1) as usize
+    }
+
     /// How many bytes of a part are its own.
     #[inline]
     fn own(&self) -> usize {
-        let kept = (self.start >> PLACE).saturating_sub(1) as usize;
-        kept.saturating_sub(self.start()).min(self.len())
+        self.kept_from().saturating_sub(self.start()).min(self.len())
     }
 
     /// Where in the frame the bytes begin.
@@ -124,7 +129,7 @@ impl Segment {
 
     /// Appends bytes; [`NoRoom`] when the frame ends before, or is not its own.
     pub(crate) fn extend_from_slice(&mut self, bytes: &[u8]) -> Result<(), NoRoom> {
-        if bytes.len() > self.room() {
+        if self.is_part() || bytes.len() > self.room() {
             return Err(NoRoom);
         }
         let end = self.start() + self.len();
@@ -134,11 +139,11 @@ impl Segment {
         Ok(())
     }
 
-    /// Takes `n` bytes in front of it; [`NoRoom`] when the frame has not so many.
+    /// Takes `n` bytes in front of it; [`NoRoom`] when the frame has not so many, or they are not its own.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "no more than where it begins")]
     pub(crate) fn push_front(&mut self, n: usize) -> Result<(), NoRoom> {
-        if n > self.start() {
+        if n > self.start() || self.is_part() && self.start() > self.kept_from() {
             return Err(NoRoom);
         }
         self.start -= n as u32;

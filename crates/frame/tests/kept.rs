@@ -167,6 +167,7 @@ impl World {
         let bytes = [&vec![0x77; headers], &kept.bytes()[..*written]].concat();
         assert_eq!((packet.is_single(), packet.frames(), packet.head_mut().len()), (false, 1, headers));
         assert_eq!((packet.extend_from_slice(b"x"), packet.set_len(0)), (Err(NoRoom), Err(NoRoom)));
+        assert_eq!(packet.extend_from_slice(b""), Err(NoRoom));
         self.packets.push((packet, bytes));
     }
 

@@ -337,7 +337,7 @@ impl Task for Capturer {
 fn matches(expression: &Expression, packet: &Packet, original: u32, whole: &mut [u8]) -> bool {
     let original = original as usize;
     expression.decide(packet.head(), original).unwrap_or_else(|| {
-        if packet.is_single() {
+        if packet.frames() == 1 {
             return false;
         }
         let len = packet.copy_to(whole);

@@ -151,7 +151,7 @@ pub(crate) fn packet(pool: &mut Pool, bytes: &[u8], per_frame: usize) -> Packet 
 }
 
 fn first(pool: &mut Pool, bytes: &[u8]) -> Packet {
-    if bytes.len() % 2 == 0 || bytes.len() > 1900 {
+    if bytes.len().is_multiple_of(2) || bytes.len() > 1900 {
         let mut packet = Packet::new(pool.take().unwrap());
         packet.extend_from_slice(bytes).unwrap();
         return packet;

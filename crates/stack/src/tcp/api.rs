@@ -1,6 +1,6 @@
 //! What programs do with connections.
 
-use bywash_frame::{FRAME_SIZE, Pool};
+use bywash_frame::Pool;
 
 use super::congestion::Congestion;
 use super::connection::{Connection, NEVER};
@@ -8,7 +8,6 @@ use super::facts::{
     ACK_NOW, ANSWERS, AWAITS_MORE, CORK, DIRTY, FIN_WANTED, MORE_FOLLOWS, NODELAY, RELEASED, SQUEEZED,
     TOLD_READABLE, WANTS_ROOM,
 };
-use super::send_buffer::Shape;
 use super::seq::Seq;
 use super::state::{Cause, State};
 use super::{CloseReason, ConnectionId, Limits, ListenerId, Tcp};
@@ -68,22 +67,8 @@ impl Tcp {
         bytes: &[u8],
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
-        self.send_piece(id, (bytes, false), cx)
-    }
-
-    /// Queues bytes that more will follow, or not.
-    #[inline]
-    fn send_piece(
-        &mut self,
-        id: ConnectionId,
-        (bytes, more): (&[u8], bool),
-        cx: &mut Context<'_>,
-    ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
-        let room = connection.send_room().min(bytes.len());
-        // A short piece that nothing follows is a message, whose segment is copied.
-        let short = bytes.len() < FRAME_SIZE / 2 && !more;
-        let shape = if short { Shape::FULL } else { connection.shape() };
+        let (room, shape) = (connection.send_room().min(bytes.len()), connection.shape(cx.out));
         let written = connection.send.write(&bytes[..room], shape, cx.share, cx.pool);
         connection.facts.remove(MORE_FOLLOWS.with(AWAITS_MORE));
         self.queued(id, written < bytes.len());
@@ -91,7 +76,7 @@ impl Tcp {
     }
 
     fn send_part(&mut self, id: ConnectionId, bytes: &[u8], cx: &mut Context<'_>) -> Result<usize, TcpError> {
-        let written = self.send_piece(id, (bytes, true), cx)?;
+        let written = self.send(id, bytes, cx)?;
         let connection = &mut self.connections[id.index];
         connection.facts.add(MORE_FOLLOWS.with(AWAITS_MORE));
         Ok(written)
@@ -105,7 +90,7 @@ impl Tcp {
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
-        let (mut ended, room, shape) = (false, connection.send_room(), connection.shape());
+        let (mut ended, room, shape) = (false, connection.send_room(), connection.shape(cx.out));
         let written = connection.send.fill(room, shape, cx.share, cx.pool, |place| {
             let n = write(place).min(place.len());
             ended = n < place.len();
@@ -144,7 +129,7 @@ impl Tcp {
         cx: &mut Context<'_>,
     ) -> Result<usize, TcpError> {
         let connection = self.sender(id)?;
-        let (room, shape, mut written) = (connection.send_room(), connection.shape(), 0);
+        let (room, shape, mut written) = (connection.send_room(), connection.shape(cx.out), 0);
         for piece in pieces {
             let wanted = piece.len().min(room - written);
             let taken = connection.send.write(&piece[..wanted], shape, cx.share, cx.pool);
@@ -443,7 +428,7 @@ impl Stack {
     }
 
     /// Queues bytes to be sent and says how many: fewer when the buffer is full, or those of all connections together hold as
-    /// much as they may, and then [`crate::Event::Writable`] follows. The first frame, which has a full segment at least, is always for the connection itself.
+    /// much as they may, and then [`crate::Event::Writable`] follows. The first frame is always for the connection itself.
     ///
     /// # Errors
     /// [`TcpError::Closed`], [`TcpError::Shutdown`].

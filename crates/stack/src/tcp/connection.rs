@@ -22,6 +22,7 @@ use super::state::{Cause, State};
 use super::undo::Undo;
 use super::way::Way;
 use super::{CloseReason, ConnectionId, Limits, ListenerId};
+use crate::outbox::Outbox;
 use crate::stack::{Context, Event};
 use crate::time::Span;
 use crate::{FastOpenFailure, Flow, Timestamp, Unreachable};
@@ -407,7 +408,10 @@ impl Connection {
 
     /// How what the program sends is to lie in a send buffer that is empty. What a port cuts it sums, and takes in long parts.
     #[inline]
-    pub(super) fn shape(&self) -> Shape {
+    pub(super) fn shape(&mut self, out: &mut Outbox) -> Shape {
+        if self.way.is_none() {
+            self.current_way(out);
+        }
         match self.way.as_ref().map(|way| way.offloads) {
             Some(offloads) if !offloads.segmentation => {
                 Shape::of_segments(self.window.mss(), offloads.checksum)

@@ -115,10 +115,13 @@ impl SendBuffer {
         if self.len == 0 && (1..usize::from(shape.room)).contains(&bytes.len()) {
             return self.write_first(bytes, shape, pool);
         }
+        let room = if self.len == 0 { shape.room } else { self.room };
+        // Of what fills no frame by itself the sum is of no use.
+        let whole = if shape.sums && room < Shape::FULL.room { room.into() } else { usize::MAX };
         self.append(bytes.len(), shape, share, pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
             bytes = later;
-            if shape.sums {
+            if now.len() == whole {
                 return (now.len(), Some(Sum::new().copied(now, &mut place[..now.len()])));
             }
             copy(now, place);
@@ -152,7 +155,7 @@ impl SendBuffer {
         self.append(most, shape, share, pool, |place| (write(place), None))
     }
 
-    /// The same; `write` may say what the bytes sum to as well.
+    /// The same; `write` may say what the bytes sum to as well, if they fill a frame.
     #[inline]
     fn append(
         &mut self,
@@ -181,7 +184,7 @@ impl SendBuffer {
             let (n, sum) = write(&mut frame.bytes_mut(size - free)[..room]);
             let n = n.min(room);
             if n == free {
-                note_sum(frame, sum.filter(|_| n == size));
+                note_sum(frame, sum);
             }
             (done, free) = (done + n, free - n);
             if n < room {
@@ -343,6 +346,11 @@ mod tests {
                     buffer.write(&bytes, shape, &mut share, &mut pool)
                 };
                 model.extend(&bytes[..written]);
+                for frame in 0..buffer.frames.len() {
+                    let room = buffer.room();
+                    let Some((kept, Some(sum))) = buffer.whole_frame(frame) else { continue };
+                    prop_assert_eq!(sum.checksum(), Sum::new().bytes(&kept.bytes()[..room]).checksum());
+                }
                 let from = consume.min(model.len()) / 2;
                 let part = buffer.slices(from, 3000).collect::<Vec<_>>().concat();
                 prop_assert_eq!(part, model.iter().skip(from).take(3000).copied().collect::<Vec<_>>());
@@ -354,6 +362,35 @@ mod tests {
             buffer.clear(&mut share, &mut pool);
             prop_assert_eq!((pool.free(), share.queued), (400, 0));
         }
+    }
+
+    #[test]
+    fn a_frame_is_a_packet_once_it_is_full_and_only_once() {
+        let mut pool = Arena::new(vec![0; 100 * FRAME_SIZE]).unwrap().pool(100).unwrap();
+        let (mut buffer, mut share, bytes) = (SendBuffer::default(), Share::new(), vec![0x12; 5000]);
+        let shape = Shape::of_segments(1400, false);
+        // The first frame is filled by two pieces, whose sum nobody has.
+        for piece in [&bytes[..100], &bytes[100..4199]] {
+            assert_eq!(buffer.write(piece, shape, &mut share, &mut pool), piece.len());
+        }
+        let whole = [1400, 1399].map(|len| buffer.first_whole(1400, len));
+        assert_eq!((whole, buffer.first_whole(1401, 1400)), ([Some(1), None], None));
+        let known = |buffer: &mut SendBuffer, frame| buffer.whole_frame(frame).map(|(_, sum)| sum.is_some());
+        assert_eq!([0, 1, 2, 3].map(|n| known(&mut buffer, n)), [Some(false), Some(true), None, None]);
+        buffer.write(&bytes[..1], shape, &mut share, &mut pool);
+        assert_eq!(known(&mut buffer, 2), Some(false));
+        let packet = buffer.whole_frame(1).and_then(|(frame, _)| frame.packet(54, 1400)).unwrap();
+        assert_eq!((&packet.head()[54..], known(&mut buffer, 1)), (&bytes[..1400], None));
+        pool.give_packet(packet);
+        assert_eq!(known(&mut buffer, 1), None);
+        // Segments of another size lie across frames until there are none left.
+        buffer.write(&bytes, Shape::of_segments(1300, false), &mut share, &mut pool);
+        assert_eq!((buffer.first_whole(2800, 1300), buffer.first_whole(2800, 1400)), (None, Some(2)));
+        buffer.consume(9200, &mut share, &mut pool);
+        buffer.write(&bytes, Shape::FULL, &mut share, &mut pool);
+        assert_eq!((buffer.first_whole(0, FRAME_SIZE), pool.free()), (None, 97));
+        buffer.clear(&mut share, &mut pool);
+        assert_eq!(pool.free(), 100);
     }
 
     #[test]
