@@ -145,6 +145,11 @@ impl Share {
     pub(crate) fn grants(&self, frames: usize, pool: &Pool) -> bool {
         frames == 0 || (self.queued + frames) * QUEUED_SHARE * self.stacks <= pool.arena().frames()
     }
+
+    /// Whether send buffers hold more than half of the frames that they may: bytes are to lie close together in more of them.
+    pub(crate) fn is_scarce(&self, pool: &Pool) -> bool {
+        !self.grants(self.queued.max(1), pool)
+    }
 }
 
 /// What every protocol needs while it works on something.

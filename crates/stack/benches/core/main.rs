@@ -105,7 +105,14 @@ fn rounds(memory: Memory, arguments: &[String]) {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().collect();
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // Cargo says which of the two it wants.
+    if let Some(first) = arguments.first()
+        && !["--bench", "--test", "--rounds"].contains(&first.as_str())
+    {
+        eprintln!("{first}: --rounds CASE ROUNDS, or nothing");
+        std::process::exit(2);
+    }
     // Three worlds stay while others come and go.
     let (memory, _reservation) = Memory::new(4);
     // `cargo test --benches` only wants to know that it runs.

@@ -8,7 +8,8 @@ use super::receive_buffer::length;
 use crate::queue::Queue;
 use crate::stack::Share;
 
-/// How bytes lie in the frames of a buffer, from the first byte that comes to an empty one on.
+/// How bytes are to lie in the frames of a buffer, from the first byte that comes to an empty one on. Where frames are scarce they are
+/// filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Bytes of each frame.
@@ -115,10 +116,10 @@ impl SendBuffer {
         if self.len == 0 && (1..usize::from(shape.room)).contains(&bytes.len()) {
             return self.write_first(bytes, shape, pool);
         }
-        let room = if self.len == 0 { shape.room } else { self.room };
+        self.begin(shape, share, pool);
         // Of what fills no frame by itself the sum is of no use.
-        let whole = if shape.sums && room < Shape::FULL.room { room.into() } else { usize::MAX };
-        self.append(bytes.len(), shape, share, pool, |place| {
+        let whole = if shape.sums && self.room < Shape::FULL.room { self.room() } else { usize::MAX };
+        self.append(bytes.len(), share, pool, |place| {
             let (now, later) = bytes.split_at(place.len().min(bytes.len()));
             bytes = later;
             if now.len() == whole {
@@ -152,22 +153,27 @@ impl SendBuffer {
         pool: &mut Pool,
         mut write: impl FnMut(&mut [u8]) -> usize,
     ) -> usize {
-        self.append(most, shape, share, pool, |place| (write(place), None))
+        self.begin(shape, share, pool);
+        self.append(most, share, pool, |place| (write(place), None))
     }
 
-    /// The same; `write` may say what the bytes sum to as well, if they fill a frame.
+    /// Gives an empty buffer its shape.
+    #[inline]
+    fn begin(&mut self, shape: Shape, share: &Share, pool: &Pool) {
+        if self.len == 0 {
+            self.room = if share.is_scarce(pool) { Shape::FULL.room } else { shape.room };
+        }
+    }
+
+    /// As [`SendBuffer::fill`]; `write` may say what the bytes sum to as well, if they fill a frame.
     #[inline]
     fn append(
         &mut self,
         most: usize,
-        shape: Shape,
         share: &mut Share,
         pool: &mut Pool,
         mut write: impl FnMut(&mut [u8]) -> (usize, Option<Sum>),
     ) -> usize {
-        if self.len == 0 {
-            self.room = shape.room;
-        }
         let (mut done, size) = (0, self.room());
         let mut free = self.frames.len() * size - usize::from(self.front) - self.len();
         while done < most {
@@ -390,6 +396,13 @@ mod tests {
         buffer.write(&bytes, Shape::FULL, &mut share, &mut pool);
         assert_eq!((buffer.first_whole(0, FRAME_SIZE), pool.free()), (None, 97));
         buffer.clear(&mut share, &mut pool);
+        // Others hold more than half of what there is for all.
+        for (others, whole) in [(25, Some(0)), (26, None)] {
+            share.queued = others;
+            buffer.write(&bytes, shape, &mut share, &mut pool);
+            assert_eq!(buffer.first_whole(0, 1400), whole);
+            buffer.clear(&mut share, &mut pool);
+        }
         assert_eq!(pool.free(), 100);
     }
 

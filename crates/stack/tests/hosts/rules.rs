@@ -379,7 +379,7 @@ fn a_shut_window_is_probed_and_opens() {
 #[test]
 fn a_program_may_write_so_far_ahead_and_is_told_when_enough_has_gone() {
     const UNSENT: usize = 256 << 10;
-    let mut t = Trace::new();
+    let mut t = Trace::with_frames(1000);
     let limits = Limits { send_initial: 1 << 20, ..Limits::default() };
     t.host.stack.set_limits(limits);
     t.host.stack.listen(None, 80, 4).unwrap();
