@@ -35,7 +35,7 @@ impl Kept {
         Self::behind(frame, 0)
     }
 
-    /// The same with so many bytes in front that are put aside, of which a frame has more.
+    /// The same with so many bytes put aside in front; all of them, when a frame has fewer.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "no more than a frame has")]
     pub fn behind(frame: Frame, front: usize) -> Self {
@@ -118,7 +118,7 @@ impl Kept {
         let parts = kept.parts;
         // SAFETY: nobody sees `kept` any more, and it is not dropped.
         let frame = unsafe { ManuallyDrop::take(&mut kept.frame) };
-        // Of most frames that are sent by copying them nobody else knows.
+        // Messages are sent by copying them, and nobody else knows of their frames.
         if parts == 0 { Some(frame) } else { arena.let_go(frame, parts) }
     }
 }

@@ -4,7 +4,8 @@
 //! owns its bytes; nobody else can reach them. A worker keeps its free frames in a [`Pool`], makes them into
 //! [`Packet`]s, and moves packets in [`Batch`]es. A frame that the kernel or a NIC holds is *lent*: it sits in a
 //! [`Ledger`] or, where frames come back in their order, in a [`RingLedger`]: its bytes cannot be reached until it comes back.
-//! What may have to be sent once more is in a [`Kept`] frame: packets carry [`Part`]s of it, whose bytes nobody writes any more.
+//! What may have to be sent once more is in a [`Kept`] frame: packets carry [`Part`]s of it, or are it with headers in front, and
+//! nobody writes its bytes any more.
 //!
 //! ```
 //! use bywash_frame::{Arena, Batch, Packet};

@@ -1,4 +1,5 @@
 //! A packet: a chain of frames, with a length and what the NIC knows or is to do.
+
 use arrayvec::ArrayVec;
 
 use crate::{FRAME_DATA, Frame, HEADROOM, NoRoom, Offload, Part, Piece, Pool, Segment, copy};

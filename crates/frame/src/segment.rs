@@ -56,7 +56,7 @@ impl Segment {
         Self { frame, start: HEADROOM as u32, len: len.min(FRAME_DATA) as u32 }
     }
 
-    /// The same of a frame that somebody else keeps, whose bytes from `kept` on nobody writes.
+    /// It as a part of a frame that somebody else keeps, whose bytes from `kept` on nobody writes.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "a place in a frame")]
     pub(crate) fn into_part(mut self, kept: usize) -> Self {
