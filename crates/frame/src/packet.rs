@@ -134,14 +134,13 @@ impl Packet {
         done
     }
 
-    /// Makes the packet `len` bytes long within its first frame, showing what lies there. For a
-    /// [single](Packet::is_single) packet.
+    /// Makes the packet `len` bytes long within its first frame, showing what lies there. For a packet of one frame.
     ///
     /// # Errors
-    /// [`NoRoom`] when the frame ends before, or when the packet is not single.
+    /// [`NoRoom`] when the frame ends before, when there are more frames, or when somebody else keeps the frame and it would be longer.
     #[inline]
     pub fn set_len(&mut self, len: usize) -> Result<(), NoRoom> {
-        if self.is_single() { self.head.set_len(len) } else { Err(NoRoom) }
+        if self.rest.is_none() { self.head.set_len(len) } else { Err(NoRoom) }
     }
 
     /// Takes off what stands behind the first `len` bytes.

@@ -93,7 +93,8 @@ impl Segment {
     }
 
     /// How many bytes of a part are its own.
-    #[inline]
+    // Apart, so that who writes to whole frames does not carry it along.
+    #[cold]
     fn own(&self) -> usize {
         self.kept_from().saturating_sub(self.start()).min(self.len())
     }

@@ -166,7 +166,9 @@ impl World {
         assert!(kept.packet(0, 0).is_none(), "it is one packet");
         let bytes = [&vec![0x77; headers], &kept.bytes()[..*written]].concat();
         assert_eq!((packet.is_single(), packet.frames(), packet.head_mut().len()), (false, 1, headers));
-        assert_eq!((packet.extend_from_slice(b"x"), packet.set_len(0)), (Err(NoRoom), Err(NoRoom)));
+        let longer = packet.len() + 1;
+        assert_eq!((packet.extend_from_slice(b"x"), packet.set_len(longer)), (Err(NoRoom), Err(NoRoom)));
+        packet.set_len(longer - 1).unwrap();
         assert_eq!(packet.extend_from_slice(b""), Err(NoRoom));
         self.packets.push((packet, bytes));
     }

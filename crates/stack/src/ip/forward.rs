@@ -66,7 +66,7 @@ fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
 #[inline]
 pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Packet) -> PortId {
     let Some(next) = snapshot.adjacent(hop) else { return PortId::NONE };
-    let (length, single) = (packet.len(), packet.is_single());
+    let (length, single) = (packet.len(), packet.frames() == 1);
     if packet.offload.asks_for_work() || length > next.longest {
         return PortId::NONE;
     }
@@ -123,7 +123,7 @@ fn put(link: &mut [u8], next: &Adjacent) -> PortId {
 /// The same for a packet that is not IPv4.
 #[inline(never)]
 fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Packet) -> PortId {
-    let (length, single) = (packet.len(), packet.is_single());
+    let (length, single) = (packet.len(), packet.frames() == 1);
     let Some(front) = packet.head_mut().first_chunk_mut::<{ ETHERNET_HEADER + IPV6_HEADER }>() else {
         return PortId::NONE;
     };

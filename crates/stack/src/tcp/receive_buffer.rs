@@ -50,7 +50,7 @@ impl Held {
 
     /// Copies bytes of another packet behind its own, if there is room in its frame.
     fn takes(&mut self, packet: &Packet, start: usize, len: usize) -> bool {
-        let ends = self.packet.is_single() && self.packet.len() == self.start + self.len;
+        let ends = self.packet.frames() == 1 && self.packet.len() == self.start + self.len;
         let taken = ends
             && slices(packet, start..start + len)
                 .try_for_each(|bytes| self.packet.extend_from_slice(bytes))
@@ -145,7 +145,7 @@ impl ReceiveBuffer {
         }
         // Padding behind the payload would be in the way of the next small one. Nothing is written where there is none: what was
         // just written in pieces is slow to be moved.
-        if packet.is_single() && packet.head().len() != start + len {
+        if packet.frames() == 1 && packet.head().len() != start + len {
             let exact = packet.set_len(start + len);
             debug_assert!(exact.is_ok(), "shorter than it was");
         }
@@ -163,7 +163,7 @@ impl ReceiveBuffer {
     /// nearly always. It need not be admitted.
     #[inline]
     pub(super) fn takes_whole(&self, packet: &Packet, start: usize, len: usize) -> bool {
-        self.ready.is_empty() && packet.is_single() && packet.head().len() == start + len
+        self.ready.is_empty() && packet.frames() == 1 && packet.head().len() == start + len
     }
 
     /// Takes such a packet.
@@ -346,7 +346,7 @@ impl ReceiveBuffer {
     pub(super) fn read(&mut self, to: &mut [u8], share: &mut Share, pool: &mut Pool) -> usize {
         // A message that came in one frame, and is wanted whole: nothing of it stays.
         if let Some(held) = self.ready.only()
-            && held.packet.is_single()
+            && held.packet.frames() == 1
             && let Some(bytes) = held.packet.head().get(held.start..held.start + held.len)
             && let Some(place) = to.get_mut(..bytes.len())
         {
