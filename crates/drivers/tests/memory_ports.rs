@@ -102,19 +102,19 @@ fn null_takes_chains_and_counts_a_dry_pool() {
     let (rx, tx) = (pair.rx.as_mut().unwrap(), pair.tx.as_mut().unwrap());
     let mut batch = Batch::new();
     for i in 0..1000 {
-        let mut packet = numbered(&mut hoard, 1);
-        if i % 3 == 0 {
-            hoard.give_packet(packet);
-            let mut kept = Kept::behind(hoard.take().unwrap(), 300);
-            packet = kept.packet(8, 5).unwrap();
-            hoard.give_kept(kept);
-        } else if i % 3 == 1 {
-            packet.push_segment(Segment::new(hoard.take().unwrap(), 0, 5).unwrap(), &mut hoard).unwrap();
+        let mut kept = Kept::behind(hoard.take().unwrap(), 300);
+        let packet = if i % 3 == 0 {
+            kept.packet(8, 5).unwrap()
         } else {
-            let mut kept = Kept::new(hoard.take().unwrap());
-            packet.push_part(kept.part(0, 5).unwrap(), &mut hoard).unwrap();
-            hoard.give_kept(kept);
-        }
+            let mut packet = numbered(&mut hoard, 1);
+            if i % 3 == 1 {
+                packet.push_segment(Segment::new(hoard.take().unwrap(), 0, 5).unwrap(), &mut hoard).unwrap();
+            } else {
+                packet.push_part(kept.part(0, 5).unwrap(), &mut hoard).unwrap();
+            }
+            packet
+        };
+        hoard.give_kept(kept);
         batch.push(packet);
         tx.tx(&mut hoard, &mut batch);
     }

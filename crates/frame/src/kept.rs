@@ -66,7 +66,8 @@ impl Kept {
     #[inline]
     pub fn front_mut(&mut self) -> &mut [u8] {
         let len = if self.parts == 0 { self.front.into() } else { 0 };
-        // SAFETY: these bytes are the frame's, none of them is in a part, and there is no other way to them than through `self`.
+        // SAFETY: the frame has at least `front` bytes. Only a packet that `Kept::packet` has made, which counts as a part, could have
+        // them as well, and `bytes` and `bytes_mut` begin behind them.
         unsafe { std::slice::from_raw_parts_mut(self.frame.first(), len) }
     }
 

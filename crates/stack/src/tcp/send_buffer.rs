@@ -8,9 +8,9 @@ use super::receive_buffer::length;
 use crate::queue::Queue;
 use crate::stack::Share;
 
-/// How bytes are to lie in the frames of a buffer, from the first byte that comes to an empty one on. Where frames are scarce they are
-/// filled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// How bytes are to lie in the frames of a buffer, from the first byte that comes to an empty one on. If that is more than a
+/// message, and frames are scarce, they are filled.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     /// Bytes of each frame.
     room: u16,
