@@ -115,13 +115,18 @@ impl Connection {
     #[inline]
     pub(super) fn current_way(&mut self, out: &mut Outbox) -> Option<&Way> {
         if !self.way.as_ref().is_some_and(|way| way.is_current(out)) {
-            let way = Way::find(&self.flow, out);
-            self.way = match self.limits.hop_limit {
-                Some(limit) => way.map(|way| way.with_hop_limit(limit)),
-                None => way,
-            };
+            self.find_way(out);
         }
         self.way.as_ref()
+    }
+
+    #[cold]
+    fn find_way(&mut self, out: &mut Outbox) {
+        let way = Way::find(&self.flow, out);
+        self.way = match self.limits.hop_limit {
+            Some(limit) => way.map(|way| way.with_hop_limit(limit)),
+            None => way,
+        };
     }
 
     /// Sends a segment with `len` bytes of the send buffer from `seq` on; `false` when it could not go: frames have run out. Every
@@ -155,6 +160,10 @@ impl Connection {
         }
         // The longer way counts what is wanting.
         let Some(frame) = cx.pool.take() else { return false };
+        // A frame in which a message has waited to be acknowledged was written long ago, and may be in no near cache any more.
+        if let [soon, ..] = cx.pool.upcoming(4) {
+            soon.prefetch_to_write();
+        }
         let from = self.nxt - self.base();
         self.emit_marked(frame, (self.nxt, from, len, flags), cx)
     }
