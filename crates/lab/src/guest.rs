@@ -10,27 +10,25 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What guests are made of, and this process's turn: guests take all of a small machine's cores, so there is one kit.
+/// What guests are made of. As many may run as libtest runs tests, one for each core: a guest keeps about one busy, however many
+/// virtual ones it has.
 #[derive(Debug)]
 pub struct Kit {
     folder: PathBuf,
-    _turn: MutexGuard<'static, ()>,
 }
 
-/// Waits for this test's turn with guests. `None` when `cargo xtask guest` was not run: the test has then been
-/// [skipped](crate::skip()) and returns.
+/// `None` when `cargo xtask guest` was not run: the test has then been [skipped](crate::skip()) and returns.
 #[must_use = "without a kit the test returns"]
 pub fn kit() -> Option<Kit> {
-    static TURN: Mutex<()> = Mutex::new(());
     let Some(folder) = folder().filter(|folder| folder.join("prepared").is_file()) else {
         crate::skip("guests are not prepared: cargo xtask guest");
         return None;
     };
-    Some(Kit { folder, _turn: TURN.lock().unwrap_or_else(PoisonError::into_inner) })
+    Some(Kit { folder })
 }
 
 /// Where `cargo xtask` says that guests are, or where it puts them.
