@@ -28,6 +28,7 @@ mod rate_exactness;
 mod receive_cost;
 mod record;
 mod replay;
+mod revision;
 mod stack_veth;
 mod tcp_core;
 mod testpmd;
@@ -59,6 +60,9 @@ pub(crate) struct Options {
     /// How long each measurement of a pair takes
     #[arg(long, default_value_t = 3, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(2..=600))]
     seconds: u32,
+    /// The revision to compare with, as git names it, for `revision`
+    #[arg(long, value_name = "REV")]
+    against: Option<String>,
     /// Name of the machine in the results' folder, instead of the host's
     #[arg(long, value_name = "NAME")]
     label: Option<String>,
@@ -268,6 +272,14 @@ const BENCHES: &[Bench] = &[
         run: tcp_core::run,
     },
     Bench {
+        name: "revision",
+        sentence: "The stack's bulk, exchanges, connections and forwarding beside those of another revision.",
+        runs: "cargo bench --package bywash-stack --bench core, and --bench forward, of now and of --against REV",
+        programs: &[],
+        root: false,
+        run: revision::run,
+    },
+    Bench {
         name: "stack-veth",
         sentence: "The same server on Bywash and on the kernel, nginx beside it, Linux's clients at the other end of a veth.",
         runs: "bywash tcp http, sink and upload on xdp:VETH; the same with --kernel; nginx; wrk, ab, dd; perf where we lose",
@@ -292,6 +304,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Problem> {
         let names: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         Problem(format!("no benchmark is called {name}: there are {}", names.join(", ")))
     })?;
+    if options.against.is_some() && bench.name != "revision" {
+        return Err(Problem(format!("{name} compares with no revision: --against is for `revision`")));
+    }
     if bench.root && !crate::project::is_root() {
         return Err(Problem(format!("{name} needs root, for huge pages or interfaces: run it with sudo")));
     }

@@ -33,7 +33,19 @@ pub(super) fn build_program(record: &mut Record, package: &str) -> Result<PathBu
 /// # Errors
 /// When it does not build.
 pub(super) fn build_bench(record: &mut Record, package: &str, target: &str) -> Result<PathBuf, Problem> {
-    let mut command = project::cargo();
+    build_bench_by(project::cargo(), record, package, target)
+}
+
+/// As [`build_bench`], by a cargo that is perhaps in another folder.
+///
+/// # Errors
+/// When it does not build.
+pub(super) fn build_bench_by(
+    mut command: Command,
+    record: &mut Record,
+    package: &str,
+    target: &str,
+) -> Result<PathBuf, Problem> {
     command.args(["bench", "--package", package, "--bench", target, "--locked", "--quiet", "--no-run"]);
     let output = record.run(command.args(["--message-format", "json"]), Duration::from_secs(20 * 60))?;
     let found = executable(&output, target);

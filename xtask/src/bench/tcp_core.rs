@@ -40,7 +40,7 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
 }
 
 /// `NAME: amount N packets N`
-fn done(output: &str) -> Option<(&str, f64, f64)> {
+pub(super) fn done(output: &str) -> Option<(&str, f64, f64)> {
     let (name, rest) = output.lines().find_map(|line| line.split_once(": amount "))?;
     let (amount, packets) = rest.split_once(" packets ")?;
     Some((name, amount.parse().ok()?, packets.trim().parse().ok()?))
