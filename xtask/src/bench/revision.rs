@@ -1,6 +1,6 @@
-//! Benchmark `revision`: what the stack does in a second beside what it did at another revision of the project, in turn. On a machine
-//! whose speed changes by itself nothing else says whether a change has made it slower, or whether figures of another machine
-//! still hold.
+//! Benchmark `revision`: what the stack does in a second beside what it did at another revision of the project, in turn. So it is seen,
+//! on a machine whose speed changes by itself, whether a change has made it slower, and whether what another machine measured still
+//! holds.
 
 use std::cell::RefCell;
 use std::fs;
