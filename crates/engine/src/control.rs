@@ -207,7 +207,7 @@ impl Task for ControlTask {
         }
         let now = self.clock.now();
         if let Some(links) = self.links.as_mut().filter(|_| slept || now.since(self.looked) >= LOOK) {
-            links.look(&mut self.control);
+            links.look(now, &mut self.control);
             self.looked = now;
         }
         let done = self.answer(now) + self.obey(now);

@@ -1,22 +1,32 @@
 //! The kernel's interfaces that ports are of. Their owner may change how long packets on them may be (`ip link set dev eth1 mtu
-//! 1400`), and what is too long is lost there without a word: so the control hears of it.
+//! 1400`), and what is too long is lost there without a word; or their Ethernet address (`ip link set dev eth1 address …`), and
+//! what comes to the old one is lost in the NIC. So the control hears of both.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use bywash_stack::{Control, InterfaceId};
+use bywash_stack::wire::Mac;
+use bywash_stack::{Control, InterfaceId, Timestamp};
 use bywash_sys::netlink::NetlinkError;
 use bywash_sys::route::{LinkNews, Route};
 
-/// An interface of the stack, by the kernel's interface that its port is of.
+/// An interface of the stack, and what its port began with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Began {
+    pub(crate) interface: InterfaceId,
+    /// The port was made for packets of that length, and takes no longer ones.
+    pub(crate) mtu: u16,
+    /// Whether the Ethernet address was that of the kernel's interface: a tap's is at the other end.
+    pub(crate) kernels_mac: bool,
+}
+
+/// The same by the kernel's interface that the port is of.
 #[derive(Debug)]
 struct Watched {
     index: u32,
-    interface: InterfaceId,
-    /// What it began with: the port was made for packets of that length, and takes no longer ones.
-    most: u16,
+    began: Began,
 }
 
-/// Those whose MTU is watched.
+/// Those that are watched.
 #[derive(Debug)]
 pub(crate) struct Links {
     route: Route,
@@ -25,40 +35,42 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// Of these interfaces, each with the name of the kernel's and the MTU that its port was made for. The control is told of those
-    /// that have changed since.
+    /// Of these interfaces, each with the name of the kernel's. The control is told of those that have changed since.
     ///
     /// # Errors
     /// The kernel has no rtnetlink, or gives no more files.
     pub(crate) fn of(
-        named: &[(&str, InterfaceId, u16)],
+        named: &[(&str, Began)],
+        now: Timestamp,
         control: &mut Control,
     ) -> Result<Self, NetlinkError> {
         let (news, mut route) = (LinkNews::open()?, Route::open()?);
         let mut watched = Vec::with_capacity(named.len());
-        for (name, interface, most) in named {
+        for (name, began) in named {
             if let Some(link) = route.link(name)? {
-                watched.push(Watched { index: link.index, interface: *interface, most: *most });
+                watched.push(Watched { index: link.index, began: *began });
             }
         }
         let mut links = Self { route, news, watched };
-        links.read(control);
+        links.read(now, control);
         Ok(links)
     }
 
     /// Tells the control what has changed.
-    pub(crate) fn look(&mut self, control: &mut Control) {
+    pub(crate) fn look(&mut self, now: Timestamp, control: &mut Control) {
         if self.news.take() {
-            self.read(control);
+            self.read(now, control);
         }
     }
 
-    fn read(&mut self, control: &mut Control) {
-        for Watched { index, interface, most } in &self.watched {
-            // One that has gone has no MTU, and one that IPv4 has no use for carries nothing.
-            if let Ok(Some(link)) = self.route.link_at(*index) {
-                let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX).min(*most);
-                let _ = control.set_mtu(*interface, mtu);
+    fn read(&mut self, now: Timestamp, control: &mut Control) {
+        for Watched { index, began } in &self.watched {
+            let Ok(Some(link)) = self.route.link_at(*index) else { continue };
+            // What IPv4 has no use for carries nothing, and who is nobody hears nothing.
+            let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX).min(began.mtu);
+            let _ = control.set_mtu(began.interface, mtu);
+            if let Some(mac) = link.mac.filter(|_| began.kernels_mac) {
+                let _ = control.set_mac(now, began.interface, Mac(mac.0));
             }
         }
     }

@@ -18,7 +18,7 @@ use crate::engine::{Engine, HANDOFF, Handed, MESSAGES, Parts, Queues};
 use crate::figures::Shared;
 use crate::handoff::{Bell, Newest, Receiver, Sender, ring};
 use crate::instance::{Configure, Handle, Options, StartError};
-use crate::links::Links;
+use crate::links::{Began, Links};
 use crate::ports::Ports;
 use crate::program::Program;
 use crate::steer::Steering;
@@ -124,9 +124,11 @@ fn threads(
         let mtu = interface.mtu;
         let id = control.add_interface(interface)?;
         interfaces.push(id);
-        kernels.extend(port.name().interface().map(|name| (name, id, mtu)));
+        let began = Began { interface: id, mtu, kernels_mac: port.mac().is_some() };
+        kernels.extend(port.name().interface().map(|name| (name, began)));
     }
-    let links = if kernels.is_empty() { None } else { Some(Links::of(&kernels, &mut control)?) };
+    let links =
+        if kernels.is_empty() { None } else { Some(Links::of(&kernels, Timestamp::ZERO, &mut control)?) };
     control.set_forwarding(options.forward);
     control.set_redirects(options.redirects);
     configure(&mut control, Timestamp::ZERO, &interfaces)?;

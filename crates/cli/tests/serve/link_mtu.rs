@@ -10,13 +10,13 @@ use crate::instance::{Instance, Router, pair};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-fn set_mtu(host: &Host, name: &str, mtu: u32) {
+pub(crate) fn set_mtu(host: &Host, name: &str, mtu: u32) {
     let index = host.link(name).unwrap().index;
     host.route().set_mtu(index, mtu).unwrap();
 }
 
 /// Waits until the instance of this name knows of an MTU.
-fn wait_for(instance: &Instance, name: &str, mtu: u64) {
+pub(crate) fn wait_for(instance: &Instance, name: &str, mtu: u64) {
     let until = Instant::now() + PATIENCE;
     loop {
         let shown = instance.told(&format!("addr --json --name {name}"));

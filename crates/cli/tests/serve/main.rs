@@ -10,6 +10,7 @@ mod full_pipe;
 mod gone;
 mod instance;
 mod link_local;
+mod link_mac;
 mod link_mtu;
 mod others;
 mod ping;

@@ -8,7 +8,7 @@ use bywash_frame::Pool;
 use bywash_wire::{IPV6_MTU, Mac};
 use siphasher::sip::SipHasher13;
 
-use super::{ANNOUNCEMENTS, BURST_INTERVAL, Control, ControlError, mac_of};
+use super::{ADVERTISEMENTS, ANNOUNCEMENTS, BURST_INTERVAL, Control, ControlError, mac_of};
 use crate::snapshot::Local;
 use crate::{Address, InterfaceId, Prefix, Route, Timestamp};
 
@@ -361,6 +361,18 @@ impl Control {
                 }
             }
         }
+    }
+
+    /// Has all addresses of a link announced that are in use.
+    pub(super) fn announce_all(&mut self, now: Timestamp, id: InterfaceId) {
+        self.announcements.retain(|(_, interface, ..)| *interface != id);
+        let ours = self.addresses.iter().filter(|our| our.interface == id);
+        let addresses = ours.filter_map(OurAddress::usable).map(|ours| ours.prefix.address());
+        self.announcements.extend(
+            addresses.map(|address| {
+                (now, id, address, if address.is_v4() { ANNOUNCEMENTS } else { ADVERTISEMENTS })
+            }),
+        );
     }
 
     /// Asks for new addresses, and lets old ones age. Of the questions that are due `most` are sent, for each of which there is a

@@ -107,9 +107,10 @@ impl Control {
         }
     }
 
-    /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3).
+    /// Tells everyone on a link where an address of ours is (RFC 5227, 2.3; of IPv6 neighbour discovery does).
     fn announce(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
-        let (Some(address), Some(mac)) = (address.v4(), self.mac(id)) else { return };
+        let Some(mac) = self.mac(id) else { return };
+        let Some(address) = address.v4() else { return self.advertise_to_all(id, address, pool) };
         let announcement = (ArpOperation::Request, (mac, address), (Mac::default(), address));
         self.send_arp(id, Mac::BROADCAST, announcement, pool);
     }

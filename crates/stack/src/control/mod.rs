@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bywash_frame::{Batch, Packet, Pool};
+use bywash_wire::Mac;
 
 pub use address::{AddressState, Claims, Lifetimes};
 pub use autoconf::Origin;
@@ -44,6 +45,8 @@ use redirects::Redirects;
 /// How often, and how far apart, a new address is announced (RFC 5227, 1.1: ANNOUNCE_NUM, ANNOUNCE_INTERVAL).
 const ANNOUNCEMENTS: u8 = 2;
 const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// How often neighbours are told of another Ethernet address in IPv6 (RFC 4861, 10: MAX_NEIGHBOR_ADVERTISEMENT).
+const ADVERTISEMENTS: u8 = 3;
 /// Probes and announcements that go out at once, and how far apart such bursts are: of thousands of addresses they would fill
 /// the queues on the way, and use up the frames.
 const BURST: usize = 64;
@@ -96,7 +99,7 @@ pub enum ControlError {
     NoNeighbour(Address),
     /// The Ethernet address is a group's, or nobody's.
     #[error("{0} is not the Ethernet address of one station")]
-    NoStation(bywash_wire::Mac),
+    NoStation(Mac),
     /// The gateway is not on a link of ours, or not of the family of the route's prefix.
     #[error(
         "the gateway {0} is on no link of that interface, or of the other family: add an address whose prefix holds it, or a route to it"
@@ -234,6 +237,30 @@ impl Control {
         Ok(())
     }
 
+    /// Tells which Ethernet address an interface has by now. Its addresses stay, also those that were made of the old one, and
+    /// everyone on the link is told where they are (RFC 5227, 2.3; RFC 4861, 7.2.6).
+    ///
+    /// # Errors
+    /// [`ControlError::NoInterface`], [`ControlError::NoEthernet`], [`ControlError::NoStation`].
+    pub fn set_mac(&mut self, now: Timestamp, id: InterfaceId, mac: Mac) -> Result<(), ControlError> {
+        self.check(id)?;
+        let interface = &mut self.interfaces[usize::from(id.0)];
+        let Medium::Ethernet { mac: ours, .. } = &mut interface.medium else {
+            return Err(ControlError::NoEthernet(interface.name.clone()));
+        };
+        if mac.is_multicast() || mac == Mac::default() {
+            return Err(ControlError::NoStation(mac));
+        }
+        let old = std::mem::replace(ours, mac);
+        if old != mac {
+            self.stir();
+            self.neighbours.change_ours(old, mac);
+            self.announce_all(now, id);
+            self.changed = true;
+        }
+        Ok(())
+    }
+
     /// Whether packets for others are passed on. Off at first (RFC 1122, 3.1). A router takes no advice from other
     /// routers (RFC 4861, 6.3.4 and 8.3 are for hosts).
     pub fn set_forwarding(&mut self, on: bool) {
@@ -261,9 +288,7 @@ impl Control {
     }
 
     /// All neighbours: link, address, Ethernet address, state.
-    pub fn neighbours(
-        &self,
-    ) -> impl Iterator<Item = (InterfaceId, Address, bywash_wire::Mac, NeighbourState)> {
+    pub fn neighbours(&self) -> impl Iterator<Item = (InterfaceId, Address, Mac, NeighbourState)> {
         self.neighbours.iter().map(|(key, neighbour)| (key.0, key.1, neighbour.mac, neighbour.state))
     }
 
@@ -445,12 +470,12 @@ impl Control {
     }
 
     /// Our Ethernet address on a link that has one.
-    fn mac(&self, id: InterfaceId) -> Option<bywash_wire::Mac> {
+    fn mac(&self, id: InterfaceId) -> Option<Mac> {
         mac_of(self.interface(id))
     }
 }
 
-fn mac_of(interface: &Interface) -> Option<bywash_wire::Mac> {
+fn mac_of(interface: &Interface) -> Option<Mac> {
     match interface.medium {
         Medium::Ethernet { mac, .. } => Some(mac),
         Medium::Ip => None,

@@ -47,11 +47,28 @@ impl Control {
         } else {
             (received.source, ndp::OVERRIDE | ndp::SOLICITED)
         };
+        self.advertise((id, target), to, sender_mac, flags, pool);
+    }
+
+    /// Tells everyone on a link where an address of ours is by now (RFC 4861, 7.2.6).
+    pub(super) fn advertise_to_all(&mut self, id: InterfaceId, address: Address, pool: &mut Pool) {
+        self.advertise((id, address), Address::link_group(1, id), None, ndp::OVERRIDE, pool);
+    }
+
+    /// Says where an address of ours is.
+    fn advertise(
+        &mut self,
+        (id, ours): (InterfaceId, Address),
+        to: Address,
+        mac: Option<Mac>,
+        flags: u32,
+        pool: &mut Pool,
+    ) {
+        let Some(wire) = ours.v6() else { return };
         let flags = flags | if self.forwarding { ndp::ROUTER } else { 0 };
-        let Some(target_wire) = target.v6() else { return };
-        let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_ADVERTISEMENT, flags, target_wire);
+        let message = NeighbourMessage::new(icmpv6::NEIGHBOUR_ADVERTISEMENT, flags, wire);
         let option = self.link_option(id, ndp::TARGET_LINK);
-        self.send_neighbour((id, target), to, sender_mac, message, option, pool);
+        self.send_neighbour((id, ours), to, mac, message, option, pool);
     }
 
     /// Takes a neighbour advertisement (RFC 4861, 7.2.5; RFC 4862, 5.4.4).

@@ -280,6 +280,13 @@ impl Neighbours {
         self.ours.push(mac);
     }
 
+    /// An Ethernet address of ours is another one by now. Of several interfaces that had it the others keep it.
+    pub(super) fn change_ours(&mut self, old: Mac, new: Mac) {
+        if let Some(ours) = self.ours.iter_mut().find(|ours| **ours == old) {
+            *ours = new;
+        }
+    }
+
     /// Routes lead through these neighbours, and no others.
     pub(super) fn set_gateways(&mut self, mut gateways: Vec<Key>) {
         gateways.sort_unstable();

@@ -12,7 +12,7 @@ use bywash_wire::Mac;
 const B: [&str; 2] = ["10.0.0.2", "fd00::2"];
 
 /// Two hosts with addresses of both families.
-fn pair() -> Pair {
+pub(crate) fn pair() -> Pair {
     let mut pair = Pair::new(1500);
     for (node, own) in [(&mut pair.a, "fd00::1/64"), (&mut pair.b, "fd00::2/64")] {
         node.host.control.add_address(pair.now, node.interface(1), own.parse().unwrap()).unwrap();
@@ -23,7 +23,7 @@ fn pair() -> Pair {
 }
 
 /// Opens a connection from a to b, and says how long segments a has offered to take.
-fn open(pair: &mut Pair, to: &str) -> (ConnectionId, ConnectionId, u16) {
+pub(crate) fn open(pair: &mut Pair, to: &str) -> (ConnectionId, ConnectionId, u16) {
     pair.trace.clear();
     let id = pair.a.host.stack.connect(pair.now, (None, 0), (address(to), 80), &mut pair.a.pool).unwrap();
     pair.settle();
@@ -40,7 +40,7 @@ fn open(pair: &mut Pair, to: &str) -> (ConnectionId, ConnectionId, u16) {
     (id, accepted.unwrap(), offered.next_back().unwrap())
 }
 
-fn read(pair: &mut Pair, id: ConnectionId) -> Vec<u8> {
+pub(crate) fn read(pair: &mut Pair, id: ConnectionId) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     let n = pair.b.host.stack.receive_copy(pair.now, id, &mut bytes, &mut pair.b.pool).unwrap();
     bytes.truncate(n);

@@ -17,6 +17,7 @@ mod in_place;
 mod ip;
 mod ip6;
 mod link_local;
+mod link_mac;
 mod link_mtu;
 mod listeners;
 mod neighbours;

@@ -1,0 +1,143 @@
+//! Links on which our Ethernet address changes while packets are under way: `ip link set dev eth1 address 02:…`.
+
+use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use crate::link_mtu::{open, pair, read};
+use crate::wire::{PORT, Pair, address};
+use bywash_stack::{ConnectionId, ControlError, InterfaceId, NeighbourState};
+use bywash_wire::zerocopy::{FromBytes, IntoBytes};
+use bywash_wire::{ArpOperation, ArpPacket, Mac};
+
+const OLD: Mac = Mac([2, 0, 0, 0, 0, 1]);
+const NEW: Mac = Mac([2, 0, 0, 0, 7, 7]);
+
+/// What a has sent since the trace was cleared.
+fn sent(pair: &Pair) -> impl Iterator<Item = &Vec<u8>> {
+    pair.trace.iter().filter(|(a, _)| *a).map(|(_, bytes)| bytes)
+}
+
+/// What b knows of an address: where it is.
+fn known(pair: &Pair, of: &str) -> Option<Mac> {
+    let mut all = pair.b.host.control.neighbours();
+    all.find(|(_, at, _, state)| *at == address(of) && *state != NeighbourState::Failed).map(|known| known.2)
+}
+
+/// Sends bytes from b to a, and checks that they come.
+fn back(pair: &mut Pair, (client, server): (ConnectionId, ConnectionId)) {
+    let bytes = [9; 5000];
+    assert_eq!(pair.b.host.stack.send(pair.now, server, &bytes, &mut pair.b.pool), Ok(5000));
+    pair.settle();
+    let mut came = [0; 6000];
+    assert_eq!(pair.a.host.stack.receive_copy(pair.now, client, &mut came, &mut pair.a.pool), Ok(5000));
+    assert_eq!(came[..5000], bytes);
+}
+
+#[test]
+fn everyone_is_told_where_we_are_by_now_and_connections_go_on() {
+    for (theirs, ours) in [("10.0.0.2", "10.0.0.1"), ("fd00::2", "fd00::1")] {
+        let mut pair = pair();
+        let link = pair.a.interface(1);
+        let (client, server, _) = open(&mut pair, theirs);
+        back(&mut pair, (client, server));
+        assert_eq!(known(&pair, ours), Some(OLD));
+        pair.trace.clear();
+        pair.a.host.control.set_mac(pair.now, link, NEW).unwrap();
+        pair.settle();
+        // The first word of each address, without a question of b's.
+        let told = |bytes: &&Vec<u8>| bytes[12..14] == [8, 6] || bytes[20] == 58;
+        assert_eq!((sent(&pair).count(), sent(&pair).filter(told).count()), (3, 3), "IPv4, IPv6, link-local");
+        assert!(pair.trace.iter().all(|(a, _)| *a), "nobody has to ask or answer");
+        assert_eq!(known(&pair, ours), Some(NEW));
+        back(&mut pair, (client, server));
+        let bytes: Vec<u8> = (0..9000_u16).map(|i| i.to_le_bytes()[0]).collect();
+        pair.a.host.stack.send(pair.now, client, &bytes, &mut pair.a.pool).unwrap();
+        pair.settle();
+        assert_eq!(read(&mut pair, server), bytes);
+        assert!(sent(&pair).all(|bytes| bytes[6..12] == NEW.0));
+        assert!(pair.trace.iter().filter(|(a, _)| !*a).all(|(_, bytes)| bytes[..6] == NEW.0));
+        let counted = pair.a.host.stack.counters();
+        assert_eq!((counted.tcp_timeouts, counted.tcp_recoveries), (0, 0), "nothing was lost");
+        // What is for the old address is no longer ours: a segment that has come already is answered else.
+        let mut again = pair.trace.iter().rfind(|(a, bytes)| !*a && bytes.len() > 1000).unwrap().1.clone();
+        for (to, answers) in [(NEW, 1), (OLD, 0)] {
+            again[..6].copy_from_slice(&to.0);
+            pair.a.put(pair.now, PORT, &again);
+            assert_eq!(pair.a.take(pair.now, PORT).len(), answers, "{to}");
+        }
+        pair.a.assert_nothing_leaked();
+    }
+}
+
+#[test]
+fn an_address_is_told_of_as_often_as_the_rfcs_say() {
+    let mut pair = pair();
+    let link = pair.a.interface(1);
+    pair.pass(Duration::from_secs(10));
+    pair.trace.clear();
+    // The second change before everybody has heard of the first.
+    for mac in [Mac([2, 0, 0, 0, 6, 6]), NEW] {
+        pair.a.host.control.set_mac(pair.now, link, mac).unwrap();
+    }
+    for _ in 0..100 {
+        pair.pass(Duration::from_millis(100));
+    }
+    let arp: Vec<_> = sent(&pair).filter(|bytes| bytes[12..14] == [8, 6]).collect();
+    assert_eq!(arp.len(), 2, "RFC 5227, 1.1: ANNOUNCE_NUM");
+    for bytes in arp {
+        let (packet, _) = ArpPacket::ref_from_prefix(&bytes[14..]).unwrap();
+        let ours = (NEW, [10, 0, 0, 1].into());
+        let announcement = ArpPacket::new(ArpOperation::Request, ours, (Mac::default(), ours.1));
+        assert_eq!(packet.as_bytes(), announcement.as_bytes());
+        assert_eq!(bytes[..12], [[0xff; 6], NEW.0].concat());
+    }
+    let mut told = BTreeMap::new();
+    for bytes in sent(&pair).filter(|bytes| bytes[12..14] == [0x86, 0xdd]) {
+        // To all nodes, from an address of ours, unasked, overriding, with the new address.
+        assert_eq!(bytes[..12], [[0x33, 0x33, 0, 0, 0, 1], NEW.0].concat());
+        assert_eq!((bytes[54], bytes[58]), (136, 0x20));
+        assert_eq!((&bytes[22..38], &bytes[78..86]), (&bytes[62..78], &[&[2, 1][..], &NEW.0].concat()[..]));
+        *told.entry(Ipv6Addr::from(<[u8; 16]>::try_from(&bytes[62..78]).unwrap())).or_insert(0) += 1;
+    }
+    let of = |text: &str| (text.parse::<Ipv6Addr>().unwrap(), 3);
+    let each = [of("fd00::1"), of("fe80::ff:fe00:1")];
+    assert_eq!(told, BTreeMap::from(each), "RFC 4861, 10: MAX_NEIGHBOR_ADVERTISEMENT");
+    // The same again is no news.
+    pair.trace.clear();
+    pair.a.host.control.set_mac(pair.now, link, NEW).unwrap();
+    pair.pass(Duration::from_secs(10));
+    assert_eq!(sent(&pair).count(), 0);
+}
+
+#[test]
+fn another_station_may_have_the_old_address_and_none_the_new_one() {
+    let mut pair = pair();
+    let link = pair.a.interface(1);
+    pair.a.host.control.set_mac(pair.now, link, NEW).unwrap();
+    pair.settle();
+    for (mac, number, heard) in [(OLD, 8, true), (NEW, 9, false)] {
+        let sender = (mac, [10, 0, 0, number].into());
+        let question = ArpPacket::new(ArpOperation::Request, sender, (Mac::default(), [10, 0, 0, 1].into()));
+        let bytes = [&Mac::BROADCAST.0[..], &mac.0, &[8, 6], question.as_bytes()].concat();
+        pair.a.put(pair.now, PORT, &bytes);
+        let at = address(&format!("10.0.0.{number}"));
+        assert_eq!(pair.a.host.control.neighbours().any(|known| known.1 == at), heard, "{mac}");
+    }
+}
+
+#[test]
+fn what_no_station_has_is_refused_and_nothing_changes() {
+    let mut pair = pair();
+    let link = pair.a.interface(1);
+    let before = pair.a.generation();
+    let control = &mut pair.a.host.control;
+    for mac in [Mac::default(), Mac::BROADCAST, Mac([1, 0, 0x5e, 0, 0, 1])] {
+        assert_eq!(control.set_mac(pair.now, link, mac), Err(ControlError::NoStation(mac)));
+    }
+    let lo = control.set_mac(pair.now, InterfaceId::LOOPBACK, NEW);
+    assert_eq!(lo, Err(ControlError::NoEthernet("lo".into())));
+    pair.trace.clear();
+    pair.settle();
+    assert_eq!((sent(&pair).count(), pair.a.generation()), (0, before));
+}
