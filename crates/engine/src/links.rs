@@ -32,6 +32,8 @@ pub(crate) struct Links {
     route: Route,
     news: LinkNews,
     watched: Vec<Watched>,
+    /// The kernel did not answer: it is asked again.
+    unread: bool,
 }
 
 impl Links {
@@ -51,25 +53,34 @@ impl Links {
                 watched.push(Watched { index: link.index, began: *began });
             }
         }
-        let mut links = Self { route, news, watched };
+        let mut links = Self { route, news, watched, unread: false };
         links.read(now, control);
         Ok(links)
     }
 
     /// Tells the control what has changed.
     pub(crate) fn look(&mut self, now: Timestamp, control: &mut Control) {
-        if self.news.take() {
+        if self.news.take() || self.unread {
             self.read(now, control);
         }
     }
 
     fn read(&mut self, now: Timestamp, control: &mut Control) {
+        self.unread = false;
         for Watched { index, began } in &self.watched {
-            let Ok(Some(link)) = self.route.link_at(*index) else { continue };
-            // What IPv4 has no use for carries nothing, and who is nobody hears nothing.
+            let link = match self.route.link_at(*index) {
+                Ok(Some(link)) => link,
+                Ok(None) => continue,
+                Err(_) => {
+                    self.unread = true;
+                    continue;
+                }
+            };
+            // What IPv4 has no use for carries nothing.
             let mtu = u16::try_from(link.mtu).unwrap_or(u16::MAX).min(began.mtu);
             let _ = control.set_mtu(began.interface, mtu);
-            if let Some(mac) = link.mac.filter(|_| began.kernels_mac) {
+            // Many drivers want it changed while the link is down; everyone can be told when it is up. Who is nobody hears nothing.
+            if let Some(mac) = link.mac.filter(|_| began.kernels_mac && link.running) {
                 let _ = control.set_mac(now, began.interface, Mac(mac.0));
             }
         }

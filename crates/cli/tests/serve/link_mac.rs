@@ -58,3 +58,27 @@ fn the_kernels_end_of_a_tap_has_an_address_of_its_own() {
     assert_eq!(mac(), ours);
     serve.end();
 }
+
+/// Many drivers take another address only then, and nobody on the link can be told.
+#[test]
+fn an_address_that_is_changed_while_the_link_is_down_is_told_of_when_it_is_up() {
+    let Some(_guard) = lock() else { return };
+    let (_near, far, pair) = pair(&["10.9.0.1/24"]);
+    let (ours, index) = (&pair.far.name, pair.far.index);
+    let serve = Instance::start(&far, &format!("serve|--port|xdp:{ours}|--addr|10.9.0.2/24"));
+    let mac = || serve.told("addr --json")[0]["mac"].clone();
+    let old = mac();
+    far.route().set_up(index, false).unwrap();
+    let new = Mac([2, 0, 0, 0, 7, 7]);
+    far.route().set_mac(index, new).unwrap();
+    set_mtu(&far, ours, 1400);
+    wait_for(&serve, "default", 1400);
+    assert_eq!(mac(), old);
+    far.route().set_up(index, true).unwrap();
+    let until = Instant::now() + PATIENCE;
+    while mac() != new.to_string() {
+        assert!(Instant::now() < until, "{}", mac());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    serve.end();
+}

@@ -363,16 +363,30 @@ impl Control {
         }
     }
 
-    /// Has all addresses of a link announced that are in use.
+    /// Has all addresses in use announced that a link is asked for: its own, and where it has none of IPv4, those of others.
     pub(super) fn announce_all(&mut self, now: Timestamp, id: InterfaceId) {
         self.announcements.retain(|(_, interface, ..)| *interface != id);
-        let ours = self.addresses.iter().filter(|our| our.interface == id);
-        let addresses = ours.filter_map(OurAddress::usable).map(|ours| ours.prefix.address());
-        self.announcements.extend(
-            addresses.map(|address| {
-                (now, id, address, if address.is_v4() { ANNOUNCEMENTS } else { ADVERTISEMENTS })
-            }),
-        );
+        let usable = || self.addresses.iter().filter_map(OurAddress::usable);
+        let on_link = |ours: &Local| ours.interface == id;
+        let lends = !usable().any(|ours| on_link(&ours) && ours.prefix.address().is_v4());
+        for ours in usable() {
+            let address = ours.prefix.address();
+            if on_link(&ours) || lends && address.is_v4() {
+                let times = if address.is_v4() { ANNOUNCEMENTS } else { ADVERTISEMENTS };
+                self.announcements.push((now, id, address, times));
+            }
+        }
+    }
+
+    /// The link-local address that was made of an Ethernet address of before is given up for one of the present address if another
+    /// station has it: that may be why the Ethernet address was changed.
+    pub(super) fn replace_duplicate(&mut self, now: Timestamp, id: InterfaceId, before: Mac) {
+        let old = link_local(before).map(|prefix| prefix.with_zone(id).address());
+        if let Some(old) = old.filter(|old| self.state_of(id, *old) == Some(AddressState::Duplicate)) {
+            self.take_away(old);
+            // The MTU may have become too small for it meanwhile.
+            let _ = self.enable_ipv6(now, id);
+        }
     }
 
     /// Asks for new addresses, and lets old ones age. Of the questions that are due `most` are sent, for each of which there is a

@@ -92,13 +92,15 @@ impl Control {
 
     /// Makes the announcements that are due, `most` of them; the others follow.
     pub(super) fn announce_due(&mut self, now: Timestamp, most: usize, pool: &mut Pool) {
-        let mut due = Vec::new();
+        let (mut due, neighbours) = (Vec::new(), &self.neighbours);
         self.announcements.retain_mut(|(at, interface, address, left)| {
             if *at <= now && due.len() == most {
                 *at = now + BURST_INTERVAL;
             } else if *at <= now {
                 due.push((*interface, *address));
-                (*at, *left) = (now + ANNOUNCE_INTERVAL, *left - 1);
+                // RFC 4861, 7.2.6, in IPv6.
+                let interval = ANNOUNCE_INTERVAL.max(neighbours.retransmit(&(*interface, *address)));
+                (*at, *left) = (now + interval, *left - 1);
             }
             *left > 0
         });

@@ -237,8 +237,8 @@ impl Control {
         Ok(())
     }
 
-    /// Tells which Ethernet address an interface has by now. Its addresses stay, also those that were made of the old one, and
-    /// everyone on the link is told where they are (RFC 5227, 2.3; RFC 4861, 7.2.6).
+    /// Tells which Ethernet address an interface has by now. Its addresses stay, also those that were made of the old one, unless
+    /// another station has them; and everyone on the link is told where they are (RFC 5227, 2.3; RFC 4861, 7.2.6).
     ///
     /// # Errors
     /// [`ControlError::NoInterface`], [`ControlError::NoEthernet`], [`ControlError::NoStation`].
@@ -255,6 +255,7 @@ impl Control {
         if old != mac {
             self.stir();
             self.neighbours.change_ours(old, mac);
+            self.replace_duplicate(now, id, old);
             self.announce_all(now, id);
             self.changed = true;
         }

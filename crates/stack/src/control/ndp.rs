@@ -88,6 +88,8 @@ impl Control {
         let mac = ndp::link_address(options, ndp::TARGET_LINK);
         use AddressState::{Deprecated, Duplicate, Preferred, Tentative};
         match self.state_of(id, target) {
+            // What we have told everyone ourselves may come back.
+            Some(Preferred | Deprecated) if mac.is_some_and(|mac| self.neighbours.is_ours(mac)) => return,
             Some(Tentative | Preferred | Deprecated) => return self.claimed(now, id, target, mac),
             // A duplicate is the other's, who is a neighbour as any.
             None | Some(Duplicate) => {}

@@ -280,11 +280,20 @@ impl Neighbours {
         self.ours.push(mac);
     }
 
-    /// An Ethernet address of ours is another one by now. Of several interfaces that had it the others keep it.
+    /// An Ethernet address of ours is another one by now. Of several interfaces that had it the others keep it. Neighbours that were
+    /// known to have the new one do so no longer.
     pub(super) fn change_ours(&mut self, old: Mac, new: Mac) {
         if let Some(ours) = self.ours.iter_mut().find(|ours| **ours == old) {
             *ours = new;
         }
+        let has_it = |n: &Neighbour| n.mac == new && n.state != NeighbourState::Permanent;
+        let wrong: Vec<Key> = self.entries.iter().filter(|(_, n)| has_it(n)).map(|(key, _)| *key).collect();
+        self.remove(|key| wrong.contains(key));
+    }
+
+    /// Whether an Ethernet address is ours.
+    pub(super) fn is_ours(&self, mac: Mac) -> bool {
+        self.ours.contains(&mac)
     }
 
     /// Routes lead through these neighbours, and no others.
@@ -399,7 +408,7 @@ impl Neighbours {
 
     /// Whether it can be another station's: packets to ourselves, to nobody or to many would find no neighbour.
     fn is_station(&self, mac: Mac) -> bool {
-        !mac.is_multicast() && mac != Mac::default() && !self.ours.contains(&mac)
+        !mac.is_multicast() && mac != Mac::default() && !self.is_ours(mac)
     }
 
     /// Forgets the one that is needed least.

@@ -13,7 +13,7 @@ const FAR: &str = "2001:db8::7";
 const STEP: Duration = Duration::from_millis(500);
 
 /// A host that hears routers, when its addresses are its own.
-fn host() -> (Node, Timestamp) {
+pub(crate) fn host() -> (Node, Timestamp) {
     let mut host = Node::new(1).with_interface(0, 1, None, 1500, "10.0.0.1/24");
     let id = host.interface(1);
     host.host.control.add_address(Timestamp::ZERO, id, "fd00::1/64".parse().unwrap()).unwrap();
