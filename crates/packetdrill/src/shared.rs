@@ -39,9 +39,8 @@ struct State {
     deadlines: Vec<Timestamp>,
     /// Grows whenever those that wait are to look.
     turn: u64,
-    /// How many have looked in this turn, and how many of them do not wait again.
+    /// How many have looked in this turn.
     looks: usize,
-    finished: usize,
     /// Threads that got what they waited for and have not read the clock yet.
     returning: usize,
     /// One has read the clock: it now has something to note down.
@@ -85,16 +84,7 @@ impl Patience {
 impl Shared {
     pub(crate) fn new(machine: Machine) -> Self {
         let (deadlines, turn) = (Vec::new(), 0);
-        let state = State {
-            machine,
-            waiting: 0,
-            deadlines,
-            turn,
-            looks: 0,
-            finished: 0,
-            returning: 0,
-            returned: false,
-        };
+        let state = State { machine, waiting: 0, deadlines, turn, looks: 0, returning: 0, returned: false };
         Self {
             state: Mutex::new(state),
             moved: Condvar::new(),
@@ -148,10 +138,8 @@ impl Shared {
             result = call(&mut state.machine);
             state.machine.run();
             if !self.drives() {
-                let finished = usize::from(!matches!(result, Err(AGAIN)) || state.machine.now >= until);
                 state.looks += 1;
-                state.finished += finished;
-                state.returning += finished;
+                state.returning += usize::from(!matches!(result, Err(AGAIN)) || state.machine.now >= until);
                 self.looked.notify_all();
             }
         }
@@ -183,12 +171,10 @@ impl Shared {
         if state.waiting > 0 {
             let all = state.waiting;
             state.turn += 1;
-            (state.looks, state.finished) = (0, 0);
+            state.looks = 0;
             self.moved.notify_all();
-            let wait = |state: &mut State| state.looks < all;
-            state = self.patiently(state, wait);
-            // Those that still wait do so again before anything else moves.
-            state = self.patiently(state, |state: &mut State| state.waiting + state.finished < all);
+            // Whoever has looked holds the lock until it waits again or has got something: none is between the two then.
+            state = self.patiently(state, |state: &mut State| state.looks < all);
         }
         state = self.patiently(state, |state: &mut State| state.returning > 0);
         state.returning = 0;

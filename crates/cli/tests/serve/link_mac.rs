@@ -8,9 +8,7 @@ use bywash_lab::lock;
 use bywash_lab::sys::route::Mac;
 
 use crate::instance::{Instance, host, pair};
-use crate::link_mtu::{set_mtu, wait_for};
-
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::link_mtu::{PATIENCE, set_mtu, wait_for};
 
 #[test]
 fn a_stream_goes_on_from_another_ethernet_address() {
@@ -54,7 +52,7 @@ fn the_kernels_end_of_a_tap_has_an_address_of_its_own() {
     host.route().set_mac(index, Mac([2, 0, 0, 0, 7, 7])).unwrap();
     // It has heard what was changed before.
     set_mtu(&host, "t0", 1400);
-    wait_for(&serve, "default", 1400);
+    wait_for(&serve, "default", ("mtu", 1400.into()));
     assert_eq!(mac(), ours);
     serve.end();
 }
@@ -72,13 +70,9 @@ fn an_address_that_is_changed_while_the_link_is_down_is_told_of_when_it_is_up() 
     let new = Mac([2, 0, 0, 0, 7, 7]);
     far.route().set_mac(index, new).unwrap();
     set_mtu(&far, ours, 1400);
-    wait_for(&serve, "default", 1400);
+    wait_for(&serve, "default", ("mtu", 1400.into()));
     assert_eq!(mac(), old);
     far.route().set_up(index, true).unwrap();
-    let until = Instant::now() + PATIENCE;
-    while mac() != new.to_string() {
-        assert!(Instant::now() < until, "{}", mac());
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for(&serve, "default", ("mac", new.to_string().into()));
     serve.end();
 }

@@ -5,22 +5,23 @@ use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use bywash_lab::{Host, lock};
+use serde_json::Value;
 
 use crate::instance::{Instance, Router, pair};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) fn set_mtu(host: &Host, name: &str, mtu: u32) {
     let index = host.link(name).unwrap().index;
     host.route().set_mtu(index, mtu).unwrap();
 }
 
-/// Waits until the instance of this name knows of an MTU.
-pub(crate) fn wait_for(instance: &Instance, name: &str, mtu: u64) {
+/// Waits until the instance of this name shows something of an interface, by the word that `bywash addr --json` has for it.
+pub(crate) fn wait_for(instance: &Instance, name: &str, (word, value): (&str, Value)) {
     let until = Instant::now() + PATIENCE;
     loop {
         let shown = instance.told(&format!("addr --json --name {name}"));
-        if shown.as_array().unwrap().iter().any(|row| row["mtu"] == mtu) {
+        if shown.as_array().unwrap().iter().any(|row| row[word] == value) {
             return;
         }
         assert!(Instant::now() < until, "{shown}");
@@ -42,14 +43,14 @@ fn a_stream_goes_on_over_a_link_that_becomes_narrower_and_is_never_wider_than_at
     for (host, name) in [(&near, theirs), (&far, ours)] {
         set_mtu(host, name, 1400);
     }
-    wait_for(&upload, "default", 1400);
+    wait_for(&upload, "default", ("mtu", 1400.into()));
     for _ in 0..20 {
         stream.read_exact(&mut bytes).unwrap();
     }
     // Its port was made for packets of 1500 bytes.
     set_mtu(&near, theirs, 1500);
     set_mtu(&far, ours, 1600);
-    wait_for(&upload, "default", 1500);
+    wait_for(&upload, "default", ("mtu", 1500.into()));
     drop(stream);
     upload.end();
 }
@@ -66,7 +67,7 @@ fn a_router_tells_senders_of_a_link_that_has_become_narrower() {
     // Both ends have agreed on 1460 bytes by now.
     set_mtu(&router.middle, "rb", 1400);
     set_mtu(&router.right, "b", 1400);
-    wait_for(&router.instance, "router", 1400);
+    wait_for(&router.instance, "router", ("mtu", 1400.into()));
     let sent = vec![7; 500_000];
     std::thread::scope(|scope| {
         scope.spawn(|| stream.write_all(&sent).unwrap());

@@ -167,7 +167,7 @@ impl Control {
 
     /// Forgets neighbours of an address, and says how many that were.
     pub fn remove_neighbour(&mut self, id: InterfaceId, address: Address) -> usize {
-        self.neighbours.remove(|key| *key == (id, address.with_zone(id)))
+        self.neighbours.remove(|key, _| *key == (id, address.with_zone(id)))
     }
 
     /// The interface on whose link an address is, of all or of the `only` one: that of the longest prefix which holds it, of an

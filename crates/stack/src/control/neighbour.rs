@@ -286,9 +286,7 @@ impl Neighbours {
         if let Some(ours) = self.ours.iter_mut().find(|ours| **ours == old) {
             *ours = new;
         }
-        let has_it = |n: &Neighbour| n.mac == new && n.state != NeighbourState::Permanent;
-        let wrong: Vec<Key> = self.entries.iter().filter(|(_, n)| has_it(n)).map(|(key, _)| *key).collect();
-        self.remove(|key| wrong.contains(key));
+        self.remove(|_, known| known.mac == new && known.state != NeighbourState::Permanent);
     }
 
     /// Whether an Ethernet address is ours.
@@ -307,9 +305,10 @@ impl Neighbours {
         self.put(key, Neighbour { mac, ..Neighbour::new(NeighbourState::Permanent, NEVER) });
     }
 
-    /// Forgets a neighbour.
-    pub(super) fn remove(&mut self, wanted: impl Fn(&Key) -> bool) -> usize {
-        let gone: Vec<Key> = self.entries.keys().copied().filter(wanted).collect();
+    /// Forgets neighbours.
+    pub(super) fn remove(&mut self, wanted: impl Fn(&Key, &Neighbour) -> bool) -> usize {
+        let gone: Vec<Key> =
+            self.entries.iter().filter(|(key, known)| wanted(key, known)).map(|(key, _)| *key).collect();
         for key in &gone {
             self.take(key);
         }
@@ -553,7 +552,7 @@ mod tests {
                 5..=7 => all.answered(now, n, MAC),
                 8 => all.used(now, n),
                 9 => all.confirmed(now, n),
-                10 => drop(all.remove(|key| *key == n)),
+                10 => drop(all.remove(|key, _| *key == n)),
                 11 if step % 40 == 0 => all.add(n, MAC),
                 12 => drop(all.make_room(now)),
                 _ => drop(all.advance(now)),
