@@ -3,6 +3,7 @@
 //! This machine's absolute figures mean little elsewhere, and on a shared one little even here. So what is claimed is a
 //! ratio of two programs that ran in turn, or a count of instructions; the figures stay, with all they depend on.
 
+mod builds;
 mod callgrind;
 mod capture;
 mod demo;
@@ -24,6 +25,7 @@ mod ours;
 mod pace;
 mod pairs;
 mod plot;
+mod profile;
 mod rate_exactness;
 mod receive_cost;
 mod record;
@@ -278,6 +280,14 @@ const BENCHES: &[Bench] = &[
         programs: &[],
         root: false,
         run: revision::run,
+    },
+    Bench {
+        name: "profile",
+        sentence: "What the stack gains when the compiler has seen in a profile what it does most.",
+        runs: "cargo bench --package bywash-stack --bench core, and --bench forward, as always and by a profile of them",
+        programs: &[],
+        root: false,
+        run: profile::run,
     },
     Bench {
         name: "stack-veth",
