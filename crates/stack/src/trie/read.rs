@@ -1,5 +1,6 @@
 //! What is read of a trie: the longest prefix of one key, or of many at once.
 
+use std::hint::select_unpredictable;
 use std::sync::Arc;
 
 use bywash_frame::prefetch;
@@ -231,8 +232,16 @@ impl<const PATHS: bool> Table<PATHS> {
                 *next = self.below(from, *front, below);
                 prefetch(*next, 0..1);
             }
-            for (entry, next) in entries.iter_mut().zip(next) {
-                *entry = if Self::is_node(*entry) { *next } else { *entry };
+            for (entry, next) in entries.iter_mut().zip(&next) {
+                let goes_on = Self::is_node(*entry);
+                // Whether the root leads on may be as good as chance; the node behind it seldom does.
+                *entry = if below == BELOW[0] {
+                    select_unpredictable(goes_on, **next, *entry)
+                } else if goes_on {
+                    **next
+                } else {
+                    *entry
+                };
             }
         }
     }
