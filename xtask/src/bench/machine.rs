@@ -24,7 +24,6 @@ pub(super) fn describe() -> String {
         ("date", command("date", &["--iso-8601=seconds"])),
         ("commit", commit()),
         ("compiler", command("rustc", &["--version"])),
-        ("its flags", flags_of_compiler()),
         ("cpu", field("model name")),
         ("cores", cores.to_string()),
         ("virtual machine", has("hypervisor").into()),
@@ -44,14 +43,6 @@ pub(super) fn describe() -> String {
         ("load", format!("{} before the run", file("/proc/loadavg"))),
     ];
     facts.iter().map(|(name, value)| format!("{name}: {value}\n")).collect()
-}
-
-/// What the environment tells the compiler beyond the project's own settings.
-fn flags_of_compiler() -> String {
-    std::env::var("RUSTFLAGS")
-        .ok()
-        .filter(|flags| !flags.is_empty())
-        .unwrap_or_else(|| "the project's".into())
 }
 
 /// The host's name.

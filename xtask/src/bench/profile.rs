@@ -11,32 +11,26 @@ use super::builds::{Programs, compare};
 use super::record::Record;
 use crate::project::{self, Problem, about};
 
-/// Cases of the bench target `core` that the profile is made of, and rounds. Bulk's are few: its bytes are summed in loops, which would
-/// be all that the compiler sees.
-const SEEN: [(&str, u32); 4] = [
-    ("bulk, copied", 300),
-    ("bulk, in place", 300),
-    ("64-byte exchanges over 1000 connections", 5000),
-    ("connections opened, used, closed", 5000),
-];
-
 /// A table for each case.
 pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Problem> {
-    let tool = tool(record, options.install)?;
+    let tool = tool(record)?;
     let folder = project::target().join("profile");
     let (raw, profile) = (folder.join("raw"), folder.join("stack.profdata"));
+    let flags =
+        [format!("-Cprofile-generate={}", raw.display()), format!("-Cprofile-use={}", profile.display())];
+    for flag in &flags {
+        record.note(&format!("One build has {flag}.\n"))?;
+    }
+    let seen = Programs::build(record, || cargo(Some(folder.join("seen")), &flags[0]))?;
+    // Programs that cargo has run to build them have written profiles, too.
     if raw.exists() {
         fs::remove_dir_all(&raw).map_err(about(raw.display()))?;
     }
-    let seen = Programs::build(record, || with_flags(&folder, "seen", "generate", &raw))?;
-    for (name, rounds) in SEEN {
-        seen.case(name, rounds)?.run(record)?;
-    }
-    seen.forwarding().run(record)?;
+    seen.be_seen(record)?;
     let mut merge = Command::new(tool);
     record.run(merge.arg("merge").arg("--output").arg(&profile).arg(&raw), Duration::from_secs(120))?;
-    let guided = Programs::build(record, || with_flags(&folder, "guided", "use", &profile))?;
-    let usual = Programs::build(record, project::cargo)?;
+    let guided = Programs::build(record, || cargo(Some(folder.join("guided")), &flags[1]))?;
+    let usual = Programs::build(record, || cargo(None, ""))?;
     Ok(format!(
         "Built by a profile of the cases themselves, \"guided\", beside the usual build. A ratio above 1: the guided one is faster. \
          Each figure has a program's start in it, and is only worth comparing with the one beside it.\n{}",
@@ -44,25 +38,20 @@ pub(super) fn run(record: &mut Record, options: &Options) -> Result<String, Prob
     ))
 }
 
-/// A cargo that builds in a folder of its own below `folder`, with rustc's `-Cprofile-generate` or `-Cprofile-use` for a path.
-fn with_flags(folder: &Path, name: &str, flag: &str, path: &Path) -> Command {
+/// A cargo that builds with a flag, or with none, and with no other that the user's settings have, perhaps in a folder of its own.
+fn cargo(folder: Option<PathBuf>, flag: &str) -> Command {
     let mut command = project::cargo();
-    command.env("CARGO_TARGET_DIR", folder.join(name));
-    // Not RUSTFLAGS, which ends at a space.
-    command.env("CARGO_ENCODED_RUSTFLAGS", format!("-Cprofile-{flag}={}", path.display()));
+    command.envs(folder.map(|folder| ("CARGO_TARGET_DIR", folder)));
+    // RUSTFLAGS would end at a space.
+    command.env("CARGO_ENCODED_RUSTFLAGS", flag);
     command
 }
 
 /// The toolchain's own `llvm-profdata`: another LLVM's may not read what rustc's writes.
-fn tool(record: &mut Record, install: bool) -> Result<PathBuf, Problem> {
-    let limit = Duration::from_secs(600);
-    let sysroot = record.run(Command::new("rustc").args(["--print", "target-libdir"]), limit)?;
-    let tool = Path::new(sysroot.trim()).with_file_name("bin/llvm-profdata");
-    if install && !tool.is_file() {
-        record.run(Command::new("rustup").args(["component", "add", "llvm-tools"]), limit)?;
-    }
-    if tool.is_file() {
-        return Ok(tool);
-    }
-    Err(Problem("llvm-profdata is missing, which puts profiles together: add --install, or `rustup component add llvm-tools`".into()))
+fn tool(record: &mut Record) -> Result<PathBuf, Problem> {
+    let libraries =
+        record.run(Command::new("rustc").args(["--print", "target-libdir"]), Duration::from_secs(60))?;
+    let tool = Path::new(libraries.trim()).with_file_name("bin/llvm-profdata");
+    let missing = "llvm-profdata is missing, which puts profiles together: `rustup component add llvm-tools`";
+    tool.is_file().then_some(tool).ok_or_else(|| Problem(missing.into()))
 }

@@ -234,7 +234,7 @@ impl<const PATHS: bool> Table<PATHS> {
             }
             for (entry, next) in entries.iter_mut().zip(&next) {
                 let goes_on = Self::is_node(*entry);
-                // Whether the root leads on may be as good as chance; the node behind it seldom does.
+                // Whether the root leads on may be as good as chance. Few nodes behind it do: a branch is foreseen, and reads less.
                 *entry = if below == BELOW[0] {
                     select_unpredictable(goes_on, **next, *entry)
                 } else if goes_on {
