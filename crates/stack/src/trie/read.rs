@@ -234,7 +234,8 @@ impl<const PATHS: bool> Table<PATHS> {
             }
             for (entry, next) in entries.iter_mut().zip(&next) {
                 let goes_on = Self::is_node(*entry);
-                // Whether the root leads on may be as good as chance. Few nodes behind it do: a branch is foreseen, and reads less.
+                // Whether the root leads on may be as good as chance. The node behind it seldom leads on: a branch is foreseen there,
+                // and does not read in vain.
                 *entry = if below == BELOW[0] {
                     select_unpredictable(goes_on, **next, *entry)
                 } else if goes_on {
