@@ -151,7 +151,7 @@ impl Batch {
     pub fn drain_single(&mut self) -> Option<impl ExactSizeIterator<Item = Segment> + '_> {
         // Looking at all of them is faster than stopping at the first.
         let single = self.packets.iter().fold(true, |single, packet| single & packet.is_single());
-        single.then(|| self.packets.drain(..).map(Packet::into_head))
+        single.then(|| self.packets.drain(..).map(Packet::into_only_segment))
     }
 
     /// Takes out, in order, each packet for which `keep` is false, and hands it to `removed`.

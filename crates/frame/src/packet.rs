@@ -295,15 +295,9 @@ impl Packet {
         if self.is_single() { Ok(self.head) } else { Err(self) }
     }
 
-    /// The first segment alone.
-    #[inline]
-    pub(crate) fn into_head(self) -> Segment {
-        self.head
-    }
-
     /// The segment of a packet that is known to have one alone: of another one the others would be lost.
     #[inline]
-    fn into_only_segment(self) -> Segment {
+    pub(crate) fn into_only_segment(self) -> Segment {
         debug_assert!(self.rest.is_none(), "frames are lost");
         // There is none, and nothing to look at.
         std::mem::forget(self.rest);
