@@ -66,6 +66,7 @@ mod ip;
 mod outbox;
 mod packet;
 mod pairs;
+mod passing;
 mod path_mtu;
 mod queue;
 mod request;

@@ -1,11 +1,12 @@
 //! What stacks read and the control thread writes: one immutable picture at a time.
 
-use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
 use std::sync::Arc;
 
 use bywash_wire::{ETHERNET_HEADER, EtherType, IPV6_MTU, Mac, TIME_TO_LIVE};
 
 use crate::interface::{LinkValues, Medium};
+use crate::passing::{Kept, Passing};
 use crate::routes::{Fib, Hop};
 use crate::{Address, Interface, InterfaceId, Listen, ListenerId, PortId, Prefix, source};
 
@@ -24,13 +25,14 @@ pub struct Snapshot {
     /// IPv6 groups that we hear, with their links, sorted.
     pub(crate) groups: Arc<Vec<Address>>,
     /// Our IPv4 addresses.
-    pub(crate) ours_v4: Arc<Kept>,
+    pub(crate) ours_v4: Arc<Kept<u32>>,
     /// IPv4 addresses of everyone on our links.
-    pub(crate) broadcasts: Arc<Kept>,
+    pub(crate) broadcasts: Arc<Kept<u32>>,
     pub(crate) fib: Fib,
     /// For each hop of `fib`, how packets get to its router.
     pub(crate) adjacent: Arc<Vec<Adjacent>>,
-    pub(crate) passing_v4: Arc<Passing>,
+    pub(crate) passing_v4: Arc<Passing<u32>>,
+    pub(crate) passing_v6: Arc<Passing<u128>>,
     /// Sorted: found faster than by a hash that nobody can steer.
     pub(crate) neighbours: Arc<Vec<((InterfaceId, Address), Known)>>,
     pub(crate) forwarding: bool,
@@ -115,84 +117,6 @@ impl Link {
             link.header[end - 2..end].copy_from_slice(&kind.0.to_be_bytes());
         }
         link
-    }
-}
-
-/// A few IPv4 addresses that nearly no packet has.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Kept {
-    /// A bit for the last byte of each: who has none of these needs no search.
-    last_bytes: [u64; 4],
-    sorted: Vec<u32>,
-}
-
-impl Kept {
-    pub(crate) fn of(addresses: impl Iterator<Item = u32>) -> Self {
-        let mut sorted: Vec<u32> = addresses.collect();
-        sorted.sort_unstable();
-        let mut last_bytes = [0; 4];
-        for address in &sorted {
-            last_bytes[(address >> 6 & 3) as usize] |= 1 << (address & 63);
-        }
-        Self { last_bytes, sorted }
-    }
-
-    #[inline]
-    pub(crate) fn holds(&self, address: u32) -> bool {
-        let perhaps = self.last_bytes[(address >> 6 & 3) as usize] >> (address & 63) & 1 != 0;
-        perhaps && self.sorted.binary_search(&address).is_ok()
-    }
-}
-
-/// Which IPv4 addresses packets have that are only passed on: those of one host that mean the same everywhere, but for ours and
-/// those of everyone on our links.
-#[derive(Clone, Debug)]
-pub(crate) struct Passing {
-    /// Whether an address is perhaps none of them, by its first byte and by its last. One access for each of the two is
-    /// what nearly every packet takes.
-    doubt: [[bool; 256]; 2],
-    kept: Kept,
-}
-
-impl Default for Passing {
-    fn default() -> Self {
-        Self::but_for(std::iter::empty())
-    }
-}
-
-impl Passing {
-    pub(crate) fn but_for(kept: impl Iterator<Item = u32>) -> Self {
-        let kept = Kept::of(kept);
-        let mut doubt = [[false; 256]; 2];
-        for first in [0, 127, 169, 255].into_iter().chain(0xe0..0xf0) {
-            doubt[0][first] = true;
-        }
-        for address in &kept.sorted {
-            doubt[1][(address & 0xff) as usize] = true;
-        }
-        Self { doubt, kept }
-    }
-
-    #[inline]
-    fn holds(&self, address: u32) -> bool {
-        let doubt = self.doubt[0][(address >> 24) as usize] | self.doubt[1][(address & 0xff) as usize];
-        !doubt || self.holds_after_all(address)
-    }
-
-    /// Whether it holds both addresses of a packet.
-    #[inline]
-    fn holds_both(&self, source: [u8; 4], destination: [u8; 4]) -> bool {
-        let doubt =
-            |[first, .., last]: [u8; 4]| self.doubt[0][usize::from(first)] | self.doubt[1][usize::from(last)];
-        !(doubt(source) | doubt(destination))
-            || [source, destination].into_iter().all(|end| self.holds_after_all(u32::from_be_bytes(end)))
-    }
-
-    #[inline(never)]
-    fn holds_after_all(&self, bits: u32) -> bool {
-        let address = Address::from(Ipv4Addr::from_bits(bits));
-        let one_host = address.is_host() && !address.is_loopback() && !address.is_link_local_v4();
-        one_host && !self.kept.holds(bits)
     }
 }
 
@@ -385,13 +309,10 @@ impl Snapshot {
         self.passing_v4.holds_both(source, destination)
     }
 
-    /// Whether an IPv6 address can be an end of a packet that is passed on, as nearly all are: unicast that means the
-    /// same everywhere, and not ours.
+    /// Whether both ends of an IPv6 packet can be ends of one that is passed on.
     #[inline]
-    pub(crate) fn is_passed_on_v6(&self, address: Address) -> bool {
-        // 2000::/3, of which all global addresses are given out so far, and fc00::/7 (RFC 4193).
-        let bits = address.bits();
-        (bits >> 125 == 1 || bits >> 121 == 0x7e) && self.ours.binary_search(&address).is_err()
+    pub(crate) fn are_passed_on_v6(&self, source: Ipv6Addr, destination: Ipv6Addr) -> bool {
+        self.passing_v6.holds_both(source.octets(), destination.octets())
     }
 
     /// Finds anew how packets get to the routers of all routes.

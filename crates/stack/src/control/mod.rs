@@ -28,9 +28,10 @@ use crate::counters::ControlCounters;
 use crate::interface::LinkValues;
 use crate::ip::Identifications;
 use crate::outbox::Outbox;
+use crate::passing::{Kept, Passing};
 use crate::path_mtu::Large;
 use crate::routes::{Fib, Hop, Route, Routes};
-use crate::snapshot::{Kept, Local, Passing};
+use crate::snapshot::Local;
 use crate::{
     Address, Interface, InterfaceId, ListenerId, Medium, Notice, PortId, Prefix, Request, Secret, Snapshot,
     Timestamp,
@@ -167,6 +168,7 @@ impl Control {
             fib: Fib::default(),
             adjacent: Arc::default(),
             passing_v4: Arc::default(),
+            passing_v6: Arc::default(),
             neighbours: Arc::default(),
             forwarding: false,
             listeners: Arc::default(),
@@ -335,7 +337,10 @@ impl Control {
             let bits = |address: Address| address.v4().map(std::net::Ipv4Addr::to_bits);
             let ours = usable.iter().filter_map(|local| bits(local.prefix.address()));
             let broadcasts = usable.iter().filter_map(|local| local.prefix.broadcast().and_then(bits));
-            new.passing_v4 = Arc::new(Passing::but_for(ours.clone().chain(broadcasts.clone())));
+            new.passing_v4 = Arc::new(Passing::<u32>::but_for(ours.clone().chain(broadcasts.clone())));
+            let ours_v6 =
+                usable.iter().map(|local| local.prefix.address()).filter(|address| address.v4().is_none());
+            new.passing_v6 = Arc::new(Passing::<u128>::but_for(ours_v6.map(Address::bits)));
             (new.ours_v4, new.broadcasts) = (Arc::new(Kept::of(ours)), Arc::new(Kept::of(broadcasts)));
             new.addresses = Arc::new(usable);
             new.groups = sorted(self.groups());

@@ -7,12 +7,10 @@
 
 use bywash_frame::{BATCH, Batch, Packet};
 use bywash_wire::zerocopy::FromBytes;
-use bywash_wire::{
-    ETHERNET_HEADER, EtherType, EthernetHeader, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Mac,
-};
+use bywash_wire::{ETHERNET_HEADER, EtherType, IPV4_HEADER, IPV6_HEADER, Ipv4Header, Ipv6Header, Mac};
 
+use crate::PortId;
 use crate::snapshot::{Adjacent, Snapshot};
-use crate::{Address, PortId};
 
 /// What IPv4 without options begins with.
 const PLAIN_IPV4: u8 = 0x45;
@@ -30,9 +28,10 @@ pub(super) fn hops(snapshot: &Snapshot, batch: &Batch) -> [u32; BATCH] {
         }
     }
     let count = batch.len().min(BATCH);
-    snapshot.hops_v4(&addresses[..count], &mut hops[..count]);
-    if others != 0 {
-        find_v6(snapshot, batch, &mut hops);
+    if others == 0 {
+        snapshot.hops_v4(&addresses[..count], &mut hops[..count]);
+    } else {
+        find_either(snapshot, batch, &addresses[..count], &mut hops);
     }
     hops
 }
@@ -42,20 +41,23 @@ fn is_six(first: u8) -> bool {
     first >> 4 == 6
 }
 
-/// Hop numbers for those packets of a batch that are IPv6.
+/// Hop numbers for the packets of a batch of which some are IPv6, and the others have these addresses.
 #[inline(never)]
-fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
-    let (mut places, mut addresses, mut count) = ([0; BATCH], [0; BATCH], 0);
+fn find_either(snapshot: &Snapshot, batch: &Batch, addresses: &[u32], hops: &mut [u32; BATCH]) {
+    let (mut places, mut addresses_v6, mut count) = ([0; BATCH], [0; BATCH], 0);
     for (place, packet) in batch.iter().take(BATCH).enumerate() {
         let front = packet.head().first_chunk::<{ ETHERNET_HEADER + IPV6_HEADER }>();
         if let Some(front) = front.filter(|front| is_six(front[ETHERNET_HEADER])) {
             let address = front.last_chunk::<16>().map_or(0, |address| u128::from_be_bytes(*address));
-            (places[count], addresses[count]) = (place, address);
+            (places[count], addresses_v6[count]) = (place, address);
             count += 1;
         }
     }
+    if count < addresses.len() {
+        snapshot.hops_v4(addresses, &mut hops[..addresses.len()]);
+    }
     let mut found = [0; BATCH];
-    snapshot.hops_v6(&addresses[..count], &mut found[..count]);
+    snapshot.hops_v6(&addresses_v6[..count], &mut found[..count]);
     for (place, hop) in places.iter().zip(found).take(count) {
         hops[*place] = hop;
     }
@@ -66,11 +68,13 @@ fn find_v6(snapshot: &Snapshot, batch: &Batch, hops: &mut [u32; BATCH]) {
 #[inline]
 pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Packet) -> PortId {
     let Some(next) = snapshot.adjacent(hop) else { return PortId::NONE };
-    let (length, single) = (packet.len(), packet.frames() == 1);
+    let length = packet.len();
     if packet.offload.asks_for_work() || length > next.longest {
         return PortId::NONE;
     }
-    let Some(front) = packet.head_mut().first_chunk_mut::<{ ETHERNET_HEADER + IPV4_HEADER }>() else {
+    let head = packet.head_mut();
+    let single = head.len() == length;
+    let Some(front) = head.first_chunk_mut::<{ ETHERNET_HEADER + IPV4_HEADER }>() else {
         return PortId::NONE;
     };
     if !is_plain(front, ours) {
@@ -78,10 +82,11 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     }
     let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
     let Ok(ip) = Ipv4Header::mut_from_bytes(ip) else { return PortId::NONE };
-    // The length without the header, of which there are at least as many bytes.
-    let payload = usize::from(ip.total_length.get()).wrapping_sub(IPV4_HEADER);
-    let left = length - (ETHERNET_HEADER + IPV4_HEADER);
-    let right = (payload == left || payload < left && single)
+    let whole = ETHERNET_HEADER + usize::from(ip.total_length.get());
+    let differs = whole != length;
+    // More may stand behind it, but its header is in it.
+    let shorter = ETHERNET_HEADER + IPV4_HEADER..length;
+    let right = (!differs || single && shorter.contains(&whole))
         && ip.time_to_live > 1
         && ip.is_sealed()
         && snapshot.are_passed_on(ip.source().octets(), ip.destination().octets());
@@ -90,8 +95,8 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     }
     ip.take_hop();
     let port = put(link, next);
-    if payload < left {
-        trim(packet, ETHERNET_HEADER + IPV4_HEADER + payload);
+    if differs {
+        trim(packet, whole);
     }
     port
 }
@@ -106,11 +111,19 @@ fn trim(packet: &mut Packet, length: usize) {
 /// Whether a packet begins with an Ethernet header for us and with IPv4 without options.
 #[inline]
 fn is_plain(front: &[u8; ETHERNET_HEADER + IPV4_HEADER], ours: Mac) -> bool {
+    is_for(front, ours)
+        && front[12..14] == EtherType::IPV4.0.to_be_bytes()
+        && front[ETHERNET_HEADER] == PLAIN_IPV4
+}
+
+/// Whether a packet's Ethernet header says that it is for us.
+#[inline]
+fn is_for<const N: usize>(front: &[u8; N], ours: Mac) -> bool {
     let [a, b, c, d, e, f] = ours.0;
-    let [p, q, r, s, t, u, v, w, ..] = *front;
-    let to = u64::from_le_bytes([p, q, r, s, t, u, v, w]) ^ u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
+    let to = front.first_chunk().map_or(0, |to| u64::from_le_bytes(*to))
+        ^ u64::from_le_bytes([a, b, c, d, e, f, 0, 0]);
     // Without the two bytes that are the sender's.
-    to << 16 == 0 && front[12..14] == EtherType::IPV4.0.to_be_bytes() && front[14] == PLAIN_IPV4
+    to << 16 == 0
 }
 
 /// Puts the Ethernet header in front of a packet for a router that needs no other; says by which port it goes.
@@ -123,22 +136,22 @@ fn put(link: &mut [u8], next: &Adjacent) -> PortId {
 /// The same for a packet that is not IPv4.
 #[inline(never)]
 fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Packet) -> PortId {
-    let (length, single) = (packet.len(), packet.frames() == 1);
-    let Some(front) = packet.head_mut().first_chunk_mut::<{ ETHERNET_HEADER + IPV6_HEADER }>() else {
+    let length = packet.len();
+    let head = packet.head_mut();
+    let single = head.len() == length;
+    let Some(front) = head.first_chunk_mut::<{ ETHERNET_HEADER + IPV6_HEADER }>() else {
         return PortId::NONE;
     };
+    let plain = is_for(front, ours)
+        && front[12..14] == EtherType::IPV6.0.to_be_bytes()
+        && is_six(front[ETHERNET_HEADER]);
     let (link, ip) = front.split_at_mut(ETHERNET_HEADER);
-    let six = is_six(ip[0]);
-    let plain = EthernetHeader::ref_from_bytes(link)
-        .is_ok_and(|link| link.destination == ours && link.kind.get() == EtherType::IPV6.0);
     let Ok(ip) = Ipv6Header::mut_from_bytes(ip) else { return PortId::NONE };
     let whole = ETHERNET_HEADER + IPV6_HEADER + usize::from(ip.payload_length.get());
     let right = plain
-        && six
         && (whole == length || whole < length && single)
         && ip.hop_limit > 1
-        && snapshot.is_passed_on_v6(Address::from(ip.source()))
-        && snapshot.is_passed_on_v6(Address::from(ip.destination()));
+        && snapshot.are_passed_on_v6(ip.source(), ip.destination());
     if !right {
         return PortId::NONE;
     }

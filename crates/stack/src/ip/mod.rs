@@ -210,10 +210,11 @@ impl Stack {
     ) {
         let hops = forward::hops(snapshot, batch);
         let mut ways = [PortId::NONE; BATCH];
-        for ((way, hop), packet) in ways.iter_mut().zip(hops).zip(&mut *batch) {
-            *way = forward::pass_on(snapshot, mac, hop, packet);
+        let count = batch.len().min(BATCH);
+        let ways = &mut ways[..count];
+        for ((way, hop), packet) in ways.iter_mut().zip(&hops[..count]).zip(&mut *batch) {
+            *way = forward::pass_on(snapshot, mac, *hop, packet);
         }
-        let ways = &ways[..batch.len().min(BATCH)];
         let Some(first) = ways.first().copied() else { return };
         // Looking at all of them is faster than stopping at the first that differs.
         if ways.iter().fold(true, |same, way| same & (*way == first)) {
