@@ -121,6 +121,8 @@ impl Stack {
     }
 
     /// Whether a packet that other rules need not be asked about is for us alone, from one other host.
+    // A function of its own: the packets of a connection, which are not asked, keep the registers.
+    #[inline(never)]
     fn is_between_hosts(&self, ours: Ipv4Addr, theirs: Ipv4Addr) -> bool {
         let snapshot = &self.out.snapshot;
         snapshot.is_ours(ours.into())
