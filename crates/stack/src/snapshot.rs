@@ -309,7 +309,8 @@ impl Snapshot {
         self.passing_v4.holds_both(source, destination)
     }
 
-    /// Whether both ends of an IPv6 packet can be ends of one that is passed on.
+    /// Whether both ends of an IPv6 packet can be ends of one that is passed on, as nearly all are; others go the long way, which
+    /// has all the rules.
     #[inline]
     pub(crate) fn are_passed_on_v6(&self, source: Ipv6Addr, destination: Ipv6Addr) -> bool {
         self.passing_v6.holds_both(source.octets(), destination.octets())

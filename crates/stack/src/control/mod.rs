@@ -338,9 +338,9 @@ impl Control {
             let ours = usable.iter().filter_map(|local| bits(local.prefix.address()));
             let broadcasts = usable.iter().filter_map(|local| local.prefix.broadcast().and_then(bits));
             new.passing_v4 = Arc::new(Passing::<u32>::but_for(ours.clone().chain(broadcasts.clone())));
-            let ours_v6 =
-                usable.iter().map(|local| local.prefix.address()).filter(|address| address.v4().is_none());
-            new.passing_v6 = Arc::new(Passing::<u128>::but_for(ours_v6.map(Address::bits)));
+            // Those of one link are no packet's that is passed on.
+            let ours_v6 = new.ours.iter().filter(|address| !address.is_v4() && !address.has_zone());
+            new.passing_v6 = Arc::new(Passing::<u128>::but_for(ours_v6.map(|address| address.bits())));
             (new.ours_v4, new.broadcasts) = (Arc::new(Kept::of(ours)), Arc::new(Kept::of(broadcasts)));
             new.addresses = Arc::new(usable);
             new.groups = sorted(self.groups());

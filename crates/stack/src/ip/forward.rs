@@ -41,7 +41,7 @@ fn is_six(first: u8) -> bool {
     first >> 4 == 6
 }
 
-/// Hop numbers for the packets of a batch of which some are IPv6, and the others have these addresses.
+/// Hop numbers for the packets of a batch of which some are not plain IPv4. `addresses`: where all of them would go if they were.
 #[inline(never)]
 fn find_either(snapshot: &Snapshot, batch: &Batch, addresses: &[u32], hops: &mut [u32; BATCH]) {
     let (mut places, mut addresses_v6, mut count) = ([0; BATCH], [0; BATCH], 0);
@@ -73,7 +73,7 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
         return PortId::NONE;
     }
     let head = packet.head_mut();
-    let single = head.len() == length;
+    let all_in_head = head.len() == length;
     let Some(front) = head.first_chunk_mut::<{ ETHERNET_HEADER + IPV4_HEADER }>() else {
         return PortId::NONE;
     };
@@ -86,7 +86,7 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     let differs = whole != length;
     // More may stand behind it, but its header is in it.
     let shorter = ETHERNET_HEADER + IPV4_HEADER..length;
-    let right = (!differs || single && shorter.contains(&whole))
+    let right = (!differs || all_in_head && shorter.contains(&whole))
         && ip.time_to_live > 1
         && ip.is_sealed()
         && snapshot.are_passed_on(ip.source().octets(), ip.destination().octets());
@@ -101,11 +101,12 @@ pub(super) fn pass_on(snapshot: &Snapshot, ours: Mac, hop: u32, packet: &mut Pac
     port
 }
 
-/// Takes off what stands behind IP, of a packet of one frame.
+/// Takes off what stands behind IP, of a packet all of which is in its first frame: no port gives an empty one behind that.
 #[cold]
 fn trim(packet: &mut Packet, length: usize) {
     // It is longer than that.
-    let _shorter = packet.set_len(length);
+    let shorter = packet.set_len(length);
+    debug_assert!(shorter.is_ok());
 }
 
 /// Whether a packet begins with an Ethernet header for us and with IPv4 without options.
@@ -138,7 +139,7 @@ fn put(link: &mut [u8], next: &Adjacent) -> PortId {
 fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Packet) -> PortId {
     let length = packet.len();
     let head = packet.head_mut();
-    let single = head.len() == length;
+    let all_in_head = head.len() == length;
     let Some(front) = head.first_chunk_mut::<{ ETHERNET_HEADER + IPV6_HEADER }>() else {
         return PortId::NONE;
     };
@@ -149,7 +150,7 @@ fn pass_on_v6(snapshot: &Snapshot, ours: Mac, next: &Adjacent, packet: &mut Pack
     let Ok(ip) = Ipv6Header::mut_from_bytes(ip) else { return PortId::NONE };
     let whole = ETHERNET_HEADER + IPV6_HEADER + usize::from(ip.payload_length.get());
     let right = plain
-        && (whole == length || whole < length && single)
+        && (whole == length || whole < length && all_in_head)
         && ip.hop_limit > 1
         && snapshot.are_passed_on_v6(ip.source(), ip.destination());
     if !right {

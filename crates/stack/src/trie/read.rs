@@ -134,7 +134,7 @@ type Entries = Pages<u32, { 1 << 14 }>;
 /// What is read: hop numbers by prefix. 0 is no hop. A page, of nodes or paths, has 64 KiB.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<const PATHS: bool> {
-    pub(super) root: Arc<[u32; 1 << ROOT_BITS]>,
+    pub(super) root: Arc<[u32]>,
     wide: Entries,
     narrow: Entries,
     paths: Pages<Path, { 1 << 11 }>,
@@ -143,7 +143,7 @@ pub(crate) struct Table<const PATHS: bool> {
 impl<const PATHS: bool> Default for Table<PATHS> {
     fn default() -> Self {
         Self {
-            root: Arc::new([0; 1 << ROOT_BITS]),
+            root: vec![0; 1 << ROOT_BITS].into(),
             wide: Pages(Vec::new()),
             narrow: Pages(Vec::new()),
             paths: Pages(Vec::new()),
@@ -218,8 +218,10 @@ impl<const PATHS: bool> Table<PATHS> {
     /// one read and the next.
     #[inline]
     fn step_wide(&self, fronts: &[u32], entries: &mut [u32]) {
+        // That there are so many is looked at here, and not for each key.
+        let root = &self.root[..1 << ROOT_BITS];
         for (entry, front) in entries.iter_mut().zip(fronts) {
-            *entry = self.root[usize::from((front >> (32 - ROOT_BITS)) as u16)];
+            *entry = root[(front >> (32 - ROOT_BITS)) as usize];
         }
         let mut next = [&self.root[0]; TOGETHER];
         for below in BELOW {

@@ -5,7 +5,7 @@ use std::num::NonZeroU16;
 use std::time::Duration;
 
 use crate::wire::{Node, PORT, address};
-use bywash_frame::{Checksum, Packet, Segmentation, SegmentationKind};
+use bywash_frame::{Checksum, Packet, Segment, Segmentation, SegmentationKind};
 use bywash_stack::{Entry, Interface, Medium, Offloads, PortId, Route, Timestamp};
 use bywash_wire::checksum::Sum;
 use bywash_wire::zerocopy::IntoBytes;
@@ -199,6 +199,31 @@ fn what_stands_behind_ip_is_not_passed_on() {
             expected[21] -= 1;
         }
         assert_eq!(router.take(now, OUT), [expected], "{name}");
+    }
+    router.assert_nothing_leaked();
+}
+
+/// Whatever the frames are that a packet lies in.
+#[test]
+fn what_is_passed_on_in_two_frames_is_as_long_as_ip_says() {
+    let (mut router, now) = router();
+    // After so many bytes the second frame begins; so many stand behind IP.
+    for (first, behind) in [(54, 0), (60, 0), (60, 6), (64, 6), (67, 3), (70, 6)] {
+        for (bytes, as_left) in [(four(9), four(8)), (six(FROM, TO, 9, 10), six(FROM, TO, 8, 10))] {
+            assert_eq!(bytes.len(), 64);
+            let whole = [&bytes[..], &vec![0xaa; behind]].concat();
+            let (head, rest) = whole.split_at(first.min(whole.len()));
+            let mut packet = Packet::new(router.pool.take().unwrap());
+            packet.extend_from_slice(head).unwrap();
+            if !rest.is_empty() {
+                let segment = Segment::new(router.pool.take().unwrap(), 0, 0).unwrap();
+                packet.push_segment(segment, &mut router.pool).unwrap();
+                packet.extend_from_slice(rest).unwrap();
+            }
+            router.batch.push(packet);
+            router.host.receive(now, PORT, &mut router.batch, &mut router.pool);
+            assert_eq!(router.take(now, OUT), [onward(as_left)], "{first}, {behind}");
+        }
     }
     router.assert_nothing_leaked();
 }
