@@ -450,7 +450,7 @@ fn wrong_input_is_one_line_and_exit_code_2() {
         ("tcp connect 127.0.0.1:1 --kernel --only tcp", "'--only <EXPRESSION>'"),
         ("tcp sink --kernel --ring 64", "'--ring <PACKETS>'"),
         ("tcp http --kernel --file /dev/zero", "it is no regular file"),
-        ("serve --config /dev/zero", "it has more than 1048576 bytes"),
+        ("serve --config /dev/zero", "it has more than 134217728 bytes"),
         ("serve --addr 10.0.0.2/24", "--addr is about a port, and there is none; name one (--port"),
         ("tcp http --kernel --file Cargo.toml --file src/../Cargo.toml", "another has the same name"),
         ("tcp http --kernel --file /nonexistent", "--file /nonexistent: No such file"),

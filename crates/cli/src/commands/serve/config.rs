@@ -85,6 +85,8 @@ pub(crate) struct Config {
     pub(crate) interfaces: Vec<(usize, Option<u16>)>,
     pub(crate) addresses: Vec<WantedAddress>,
     routes: Vec<WantedRoute>,
+    /// Where those of `routes` lead that need no router, and by which interface: each of the others is looked for among them.
+    direct: Vec<(Prefix, usize)>,
     pub(crate) tcp: Settings,
     /// Where each of `ports` stands in the file, the name, and the table of TCP.
     ports_at: Vec<usize>,
@@ -178,8 +180,9 @@ struct WantedRoute {
 /// # Errors
 /// In one line what is wrong in which line and column.
 pub(crate) fn read(path: &Path) -> Result<Config, Failure> {
-    /// Bytes of a file at most. One without end (a device) would fill the memory.
-    const LARGEST: u64 = 1 << 20;
+    /// Bytes of a file at most: as many routes as the Internet has take half of them. One without end (a device) would fill the
+    /// memory.
+    const LARGEST: u64 = 1 << 27;
     let name = path.display().to_string();
     let failed = |why: &dyn fmt::Display| Failure::Usage(format!("--config {name}: {why}"));
     let mut bytes = Vec::new();
@@ -250,7 +253,7 @@ fn parse(text: &str) -> Result<Config, Mistake> {
         // All that the stack may refuse of a route is its gateway and its source.
         made.at = Some(via.as_ref().unwrap_or(prefix).span().start);
         made.source_at = src.as_ref().map(|src| src.span().start);
-        config.routes.push(made);
+        config.add_route(made);
     }
     Ok(config)
 }
@@ -319,7 +322,7 @@ impl Config {
         }
         for text in *routes {
             let route = config.route_of_words(text);
-            config.routes.push(route.map_err(|what| Failure::Usage(format!("--route '{text}': {what}")))?);
+            config.add_route(route.map_err(|what| Failure::Usage(format!("--route '{text}': {what}")))?);
         }
         Ok(config)
     }
@@ -365,8 +368,7 @@ impl Config {
                 What::Given { prefix, .. } => Some((prefix, ours.interface)),
                 What::Auto6 => None,
             });
-            let direct = self.routes.iter().filter(|route| route.gateway.is_none());
-            let links = given.chain(direct.map(|route| (route.prefix, route.interface)));
+            let links = given.chain(self.direct.iter().copied());
             let same_family = |prefix: &Prefix| prefix.address().is_v4() == gateway.is_v4();
             let holding = links.filter(|(prefix, _)| same_family(prefix) && prefix.contains(gateway));
             holding.min_by_key(|(prefix, _)| Reverse(prefix.length())).map(|(_, interface)| interface)
@@ -388,6 +390,13 @@ impl Config {
             }
         };
         Ok(WantedRoute { prefix, gateway, interface, metric, source, at: None, source_at: None })
+    }
+
+    fn add_route(&mut self, route: WantedRoute) {
+        if route.gateway.is_none() {
+            self.direct.push((route.prefix, route.interface));
+        }
+        self.routes.push(route);
     }
 
     /// Adds an interface, and its port if it is the first there.

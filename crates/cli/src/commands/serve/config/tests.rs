@@ -157,6 +157,25 @@ fn vlans_are_interfaces_of_their_own() {
 }
 
 #[test]
+fn a_file_may_have_a_great_many_routes() {
+    let port = "[[port]]\nport = 'tap:a'\naddresses = ['10.0.0.1/24']\n[[port]]\nport = 'tap:b'\naddresses = ['10.1.0.1/24']\n";
+    // Two of no router, by one of which those of a router lie that no address is beside.
+    let direct =
+        "[[route]]\nprefix = '10.2.0.0/24'\ndev = 'b'\n[[route]]\nprefix = '10.2.0.0/28'\ndev = 'a'\n";
+    let routers = ["10.0.0.9", "10.1.0.9", "10.2.0.9", "10.2.0.99"];
+    let route =
+        |(n, router)| format!("[[route]]\nprefix = '20.{}.{}.0/24'\nvia = '{router}'\n", n / 256, n % 256);
+    let routes: String = (0..40_000).zip(routers.into_iter().cycle()).map(route).collect();
+    let path = std::env::temp_dir().join(format!("bywash-routes-{}.toml", std::process::id()));
+    std::fs::write(&path, [port, direct, &routes].concat()).unwrap();
+    let read = read(&path);
+    std::fs::remove_file(&path).unwrap();
+    let config = read.unwrap();
+    let interfaces: Vec<usize> = config.routes.iter().skip(2).map(|route| route.interface).collect();
+    assert_eq!(interfaces, [0, 1, 0, 1].repeat(10_000));
+}
+
+#[test]
 fn flags_that_make_no_sense_are_refused() {
     let ports: Vec<PortName> = ["tap:a", "tap:b"].map(|name| name.parse().unwrap()).to_vec();
     let refused = |addresses: &str, route: &str| {
